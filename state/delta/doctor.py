@@ -19,7 +19,7 @@ from state.delta.log.live_files import damaged_files, wrong_files
 from state.delta.log.log import CHECKPOINT, ENTRY, LOG_FOLDER, UNREADABLE, entry_name, is_there
 from state.delta.log.torn import TornFile, describe_without, find_torn_files, set_aside
 from state.delta.tables.table import DeltaLocation, check_expiry, check_version, is_known_protocol, storage_of
-from state.delta.writing.commit import write_entry
+from state.delta.write.entry import write_entry
 from transactional.core.ports.examining import Diagnosis, Problem, in_words
 from transactional.model.attempt import AttemptId
 from transactional.model.errors import OperatingError, SchemaMismatch

@@ -1,7 +1,7 @@
 """The merge layout: one row per key, with the transaction that wrote it and what was there before.
 
 A small table is one file, which is rewritten from memory (`SmallTable`). Of a larger table, the files that have a
-changed key are rewritten (`state/delta/merging/rewriting.py`). A table whose files only delta-rs can replace is written
+changed key are rewritten (`state/delta/write/rewriting.py`). A table whose files only delta-rs can replace is written
 again as a whole, one part at a time. Small files are compacted between two transactions.
 """
 
@@ -17,19 +17,19 @@ from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileSystem
 
 from state.delta.log.files import TARGET_BYTES, compact
-from state.delta.log.version import TableVersion
-from state.delta.merging.change import Change, SmallTable, visible
-from state.delta.merging.overlapping_files import Footers
-from state.delta.merging.ranges import TimeRange
-from state.delta.merging.rewriting import rewrite_files, rewritten_parts
 from state.delta.tables.data_files import DataFile, WrittenFile, write_file
 from state.delta.tables.lookup import EVERY_TXID, Files, SegmentCopies, with_keys
+from state.delta.tables.ranges import TimeRange
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, visible_rows
 from state.delta.tables.storage import can_create
 from state.delta.tables.table import refused, replaceable_files, unreadable
-from state.delta.writing.commit import as_attempt, by_delta_rs, commit_overwrite, commit_replaced
+from state.delta.write.change import Change, SmallTable, visible
+from state.delta.write.entry import as_attempt, by_delta_rs, commit_overwrite, commit_replaced
+from state.delta.write.rewriting import rewrite_files, rewritten_parts
+from state.delta.write.snapshot import LoadedTable
+from state.delta.write.staged import read_by_driver
+from state.delta.write.touched_files import Footers
 from state.delta.writing.layout import Layout
-from state.delta.writing.staged import read_by_driver
 from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import NO_HORIZONS
 from transactional.model.attempt import TransactionAttempt, TxId
@@ -58,7 +58,7 @@ Turn = Callable[[TableWrite], Layout]
 class MergedTable(Layout):
     """The open table of a state in the merge layout. `turn` is called with the first new transaction."""
 
-    def __init__(self, loaded: TableVersion, state: str, turn: Turn | None = None) -> None:
+    def __init__(self, loaded: LoadedTable, state: str, turn: Turn | None = None) -> None:
         super().__init__(loaded, state)
         self._small, self._turn = SmallTable(), turn
         self._copies = SegmentCopies(loaded.columns.key.names, self._load_sorted)

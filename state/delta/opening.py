@@ -16,12 +16,12 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.log.log import check_entries, is_there
 from state.delta.log.torn import describe_without, find_torn_files, set_aside
-from state.delta.log.version import TableVersion
 from state.delta.merged import MergedTable, Turn
 from state.delta.segments.log_layout import LogLayout, SegmentColumns
 from state.delta.segments.table import SegmentsTable
 from state.delta.tables.table import DeltaLocation, check_version, features_used, load_table, properties_of
-from state.delta.writing.creating import create_table
+from state.delta.write.creating import create_table
+from state.delta.write.snapshot import LoadedTable
 from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
@@ -48,9 +48,9 @@ class TableRequest:
     properties: Mapping[str, str] = field(default_factory=dict)
     store_id: str | None = None
 
-    def loaded(self, *, as_segments: bool) -> TableVersion:
+    def loaded(self, *, as_segments: bool) -> LoadedTable:
         """The newest version of the table that is there."""
-        return TableVersion(self.location, self.owner, segment_columns(self.columns) if as_segments else self.columns)
+        return LoadedTable(self.location, self.owner, segment_columns(self.columns) if as_segments else self.columns)
 
     def segments(self) -> SegmentsTable:
         """The table that is there, in the log layout."""
@@ -130,11 +130,11 @@ def open_to_read(location: DeltaLocation, owner: str, columns: StateColumns) -> 
     columns = replace(columns, deletes=_deletes(properties), expires=None if expires is None else str(expires))
     owner = owner or str(properties.get(OWNER_PROPERTY, ""))
     if metadata.partition_columns == [columns.txid]:
-        loaded = TableVersion(location, owner, segment_columns(columns), snapshot)
+        loaded = LoadedTable(location, owner, segment_columns(columns), snapshot)
         loaded.follows = True
         loaded.watch_for_replacement()
         return SegmentsTable(loaded, str(location))
-    loaded = TableVersion(location, owner, columns, snapshot)
+    loaded = LoadedTable(location, owner, columns, snapshot)
     loaded.watch_for_replacement()
     return MergedTable(loaded, str(location))
 
@@ -209,7 +209,7 @@ def with_owner(properties: Mapping[str, str], owner: str, store_id: str | None) 
     return {**properties, OWNER_PROPERTY: owner, **({} if store_id is None else {STORE_PROPERTY: store_id})}
 
 
-def check_owner(table: TableVersion) -> None:
+def check_owner(table: LoadedTable) -> None:
     """Raise `StoreMismatch` for a table that is not its opener's."""
     stored = table.properties.get(OWNER_PROPERTY)
     if stored == table.owner:

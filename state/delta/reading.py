@@ -11,8 +11,8 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.log.entries import log_files
 from state.delta.log.log import UNREADABLE, check_entries, commit_path
-from state.delta.log.version import TableReplaced
 from state.delta.tables.table import DeltaLocation, unreadable
+from state.delta.write.snapshot import TableReplaced
 from state.delta.writing.layout import Layout
 from state.rows.expiring import select_unexpired
 from transactional.model.attempt import TxId

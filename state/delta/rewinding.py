@@ -20,9 +20,9 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.log.entries import Entry, is_foreign, log_files, read_entry
 from state.delta.log.log import NOTHING_AFTERWARDS, UNREADABLE, empty_entry, entry_name
-from state.delta.log.version import TableVersion
 from state.delta.tables.table import DeltaLocation, load_table, refused, storage_of
-from state.delta.writing.commit import as_attempt, by_delta_rs, commit_files, once
+from state.delta.write.entry import as_attempt, by_delta_rs, commit_files, single_try
+from state.delta.write.snapshot import LoadedTable
 from state.delta.writing.layout import RetainedParts
 from transactional.core.ports.rewind_target import RewindTarget
 from transactional.model.attempt import AttemptId, TxId
@@ -164,7 +164,7 @@ def find_restorable_version(history: TableHistory, target: RewindTarget) -> int:
     return version
 
 
-def find_retained_parts(table: TableVersion, targets: Sequence[RewindTarget]) -> RetainedParts:
+def find_retained_parts(table: LoadedTable, targets: Sequence[RewindTarget]) -> RetainedParts:
     """Return the parts of a table that a return to the targets needs. Raises `OperatingError`.
 
     A target that can no longer be reached is logged.
@@ -203,7 +203,7 @@ def check_complete(location: DeltaLocation, version: int) -> set[str]:
     return set(paths)
 
 
-def restore(table: TableVersion, target: RewindTarget, fence_id: AttemptId) -> None:
+def restore(table: LoadedTable, target: RewindTarget, fence_id: AttemptId) -> None:
     """Restore the table over the version that was read and checked, under a new fence. Raises `WriteRefused`,
     `BeyondKept`."""
     history = TableHistory(table.location, table.owner, table.read_version)
@@ -216,7 +216,7 @@ def restore(table: TableVersion, target: RewindTarget, fence_id: AttemptId) -> N
         Transaction(app_id, restored.transaction_version(app_id) or 0) for app_id in history.app_ids_since(version)
     ]
     note = {OWNER_NOTE: table.owner, REWOUND_NOTE: int(target.txid), "attempt_id": int(fence_id)}
-    properties = once([Transaction(table.owner, fence_id), *transactions], {"userMetadata": json.dumps(note)})
+    properties = single_try([Transaction(table.owner, fence_id), *transactions], {"userMetadata": json.dumps(note)})
     with by_delta_rs(table) as snapshot:
         snapshot.restore(version, commit_properties=properties, post_commithook_properties=NOTHING_AFTERWARDS)
     if empty_entry(table.location) is not None:

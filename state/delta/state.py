@@ -37,7 +37,7 @@ from state.delta.tables.sql import DIALECTS
 from state.delta.tables.staging import FileStager, is_plain
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, properties_of, unreadable
 from state.delta.task_state import DeltaTaskState
-from state.delta.writing.commit import settle_columns
+from state.delta.write.entry import settle_columns
 from state.delta.writing.layout import Layout
 from state.fence import WRITE_TRIES, TableWrite, WriteRefused
 from state.table_state import TableState

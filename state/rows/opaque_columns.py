@@ -1,7 +1,7 @@
 """The opaque rule for columns: the rows of a table as of a transaction, written once for Arrow and for SQL.
 
 A table stores each value with its previous one. `ColumnsAsOf` chooses between the two for every row at once, in the
-terms of whoever calls it: `Terms` are Arrow arrays in `state.delta.merging.change`, SQL text in
+terms of whoever calls it: `Terms` are Arrow arrays in `state.delta.write.change`, SQL text in
 `state.delta.tables.sql`, and SQLAlchemy's expressions in `state.sql.table`. `state.rows.stored_value` states the rule
 for single values; a test compares the two.
 """

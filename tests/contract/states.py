@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pytest
 
 from examples.duckdb_state import DuckDBMapState
-from state.delta.merging.change import SmallTable
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
+from state.delta.write.change import SmallTable
 from state.memory import MemoryMapState, MemoryTable
 from state.redis.state import RedisMapState
 from state.rows.python_rows import check_unique
@@ -72,7 +72,7 @@ class CommittedMapState(DeltaMapState):
 
 def write_by_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on tables in the merge layout are too large to be written as a whole."""
-    monkeypatch.setattr("state.delta.merging.change.REWRITTEN_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta.write.change.REWRITTEN_ROWS_MAX", -1)
 
 
 class FilesMapState(CommittedMapState):

@@ -64,7 +64,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     for limit, rows in {
         "state.delta.tables.data_files.LANE_ROWS": 300,
         "state.delta.tables.data_files.GROUP_ROWS": 250,
-        "state.delta.merging.rewriting.PART_ROWS": 500,
+        "state.delta.write.rewriting.PART_ROWS": 500,
         "state.delta.merged.REMOVAL_INTERVAL": 2,
         "transactional.model.aggregates.key_matching.ROWS_MIN": 0,
         "transactional.model.aggregates.key_matching.BLOCK_ROWS": 64,

@@ -15,10 +15,10 @@ from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 
 from spouts.memory import MemoryTransactionalSpout
-from state.delta.log.version import TableVersion
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
-from state.delta.writing import commit
+from state.delta.write import entry as commit
+from state.delta.write.snapshot import LoadedTable
 from state.delta.writing.layout import Layout
 from state.sql.state import SqlMapState
 from tests.contract.places import place_of
@@ -235,9 +235,9 @@ def test_another_writer_s_upkeep_between_does_no_harm(tmp_path: Path, monkeypatc
     """The columns are added over the version that was read and checked; one that has moved is looked at again."""
     place = Place("delta-rs/merge", tmp_path)
     counted(place, {"cat": 3})
-    settle, came = commit.settle_columns, list[TableVersion]()
+    settle, came = commit.settle_columns, list[LoadedTable]()
 
-    def disturbed(table: TableVersion) -> None:
+    def disturbed(table: LoadedTable) -> None:
         if not came:
             DeltaTable(place.folder / "table").alter.set_table_properties({"delta.checkpointInterval": "77"})
             came.append(table)

@@ -157,7 +157,7 @@ def test_a_horizon_that_is_not_that_of_its_batch_is_reported(layout: str, tmp_pa
 
 
 def test_a_row_that_goes_too_early_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from state.delta.merging.change import _Rewriting
+    from state.delta.write.change import _Rewriting
 
     has_expired = _Rewriting._has_expired
 

@@ -27,10 +27,10 @@ from state.delta.segments import background_compaction
 from state.delta.segments import table as delta_segments
 from state.delta.segments.background_compaction import BackgroundCompaction, WrittenCompaction
 from state.delta.tables.staging import FileStager
-from state.delta.writing import commit as delta_commit
-from state.delta.writing import creating as delta_creating
+from state.delta.upkeep.staged_orphans import StagedOrphans
+from state.delta.write import creating as delta_creating
+from state.delta.write import entry as delta_commit
 from state.delta.writing import layout as delta_layout
-from state.delta.writing.staged import StagedOrphans
 from tests.contract.states import write_by_files
 from transactional.core.store import Lease
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore

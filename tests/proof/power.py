@@ -17,8 +17,8 @@ from state import DeltaMapState, SqlMapState
 from state.delta import merged as delta_merged
 from state.delta.log import log as delta_log
 from state.delta.log.background import BackgroundWork
-from state.delta.merging import change as delta_small
 from state.delta.segments.log_layout import LogLayout
+from state.delta.write import change as delta_small
 from state.delta.writing import layout as delta_layout
 from tests.proof.crashing import LEASE_MS
 from tests.proof.effects import done_at_once

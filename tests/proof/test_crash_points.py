@@ -19,7 +19,7 @@ import pytest
 
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation
-from state.delta.writing.creating import create_table
+from state.delta.write.creating import create_table
 from state.rows.columns import StateColumns
 from tests.proof.coverage import Coverage
 from tests.proof.crashing import crash_and_go_on, live

@@ -26,8 +26,8 @@ ROOMS = {
     ),
     "spouts": ((".", "avro", "registry"), ("kafka/clients",), ("kafka",), ("decoding",)),
     "state": (
-        *(("rows",), (".",), ("delta/tables", "redis", "sql"), ("delta/log", "delta/merging"), ("delta/writing",)),
-        *(("delta/segments",), ("delta",)),
+        *(("rows",), (".",), ("delta/tables", "redis", "sql"), ("delta/log",), ("delta/write",)),
+        *(("delta/upkeep",), ("delta/writing",), ("delta/segments",), ("delta",)),
     ),
     "sinks": ((".",), ("kafka",)),
     "verifier": (("evidence",), (".",)),
@@ -73,8 +73,8 @@ HOMES = {
     "confluent_kafka": {"sinks.kafka", "spouts.kafka", "spouts.kafka.clients", "spouts.kafka_admin", "verifier.source"},
     "delta": {"state.delta.catalog"},
     "deltalake": {
-        *("state.delta", "state.delta.log", "state.delta.merging", "state.delta.segments", "state.delta.tables"),
-        "state.delta.writing",
+        *("state.delta", "state.delta.log", "state.delta.segments", "state.delta.tables", "state.delta.write"),
+        *("state.delta.upkeep", "state.delta.writing"),
         "verifier.evidence.storage",
     },
     "pyarrow": {
@@ -86,8 +86,8 @@ HOMES = {
         *("transactional.testing", "transactional.testing.states"),
         *("sinks.kafka", "transactional.runtime.publishing"),
         *("spouts", "spouts.avro", "spouts.decoding", "spouts.kafka", "spouts.kafka.clients", "spouts.registry"),
-        *("state", "state.rows", "state.redis", "state.sql", "state.delta", "state.delta.log", "state.delta.merging"),
-        *("state.delta.segments", "state.delta.tables", "state.delta.writing"),
+        *("state", "state.rows", "state.redis", "state.sql", "state.delta", "state.delta.log", "state.delta.segments"),
+        *("state.delta.tables", "state.delta.upkeep", "state.delta.write", "state.delta.writing"),
         *("verifier", "verifier.evidence"),
     },
     "jinja2": {"transactional.operations.console"},

@@ -20,14 +20,14 @@ from deltalake import Transaction
 from deltalake.exceptions import DeltaError
 
 from state.delta.log.log import check_entries
-from state.delta.log.version import TableVersion
 from state.delta.segments.log_layout import ONE_THREAD, Compaction, Segment, SegmentQuery, join_settings
 from state.delta.segments.shares import is_in_share
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation, unreadable
-from state.delta.writing.commit import commit_files, owned_properties
-from state.delta.writing.staged import check_there, replaced
+from state.delta.write.entry import commit_files, owned_properties
+from state.delta.write.snapshot import LoadedTable
+from state.delta.write.staged import check_there, replacing
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from transactional.core.ports.staged import StagedFile
@@ -84,7 +84,7 @@ class CompactionTask:
 
     def _write(self, query: SegmentQuery, settings: Mapping[str, str]) -> WrittenCompaction:
         check_entries(self.location)
-        table = TableVersion(self.location, self.owner, self.columns)
+        table = LoadedTable(self.location, self.owner, self.columns)
         version = table.version()
         if version is None:
             raise OperatingError(f"Delta table {self.location} has no version of {self.owner}")
@@ -96,7 +96,7 @@ class CompactionTask:
         file = stager.stage_all(attempt, pa.RecordBatchReader.from_batches(self.schema, batches))
         return WrittenCompaction(self.compaction, inputs, (file,) if file.rows else ())
 
-    def _read(self, table: TableVersion, rows: str, settings: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    def _read(self, table: LoadedTable, rows: str, settings: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows to write. Raises `OperatingError` if they can't be read, which is no failed write."""
         try:
             yield from table.query(rows, settings).cast(self.schema)
@@ -110,13 +110,13 @@ class CompactionTask:
         return schema.remove(schema.get_field_index(self.columns.txid))
 
 
-def files_in_range(table: TableVersion, compaction: Compaction) -> list[dict[str, Any]]:
+def files_in_range(table: LoadedTable, compaction: Compaction) -> list[dict[str, Any]]:
     """Return the live files of the compacted transactions."""
     txid = table.columns.txid
     return [file for file in table.files() if compaction.start < int(file["partition"][txid]) <= compaction.end]
 
 
-def commit_compaction(table: TableVersion, finished: WrittenCompaction) -> bool:
+def commit_compaction(table: LoadedTable, finished: WrittenCompaction) -> bool:
     """Commit a written compaction over the version of the table that was read and checked.
 
     False, and nothing is committed, if the range has other files than the compaction has read. Raises `WriteRefused`,
@@ -127,7 +127,7 @@ def commit_compaction(table: TableVersion, finished: WrittenCompaction) -> bool:
         return False
     check_there(table.location, finished.files)
     properties = owned_properties(table, Transaction(compaction_of(table.owner), finished.compaction.end))
-    commit_files(table, replaced(table, inputs, finished.files, finished.compaction.end), properties)
+    commit_files(table, replacing(table, inputs, finished.files, finished.compaction.end), properties)
     return True
 
 
@@ -177,7 +177,7 @@ class BackgroundCompaction:
 
 
 def compaction_task(
-    table: TableVersion,
+    table: LoadedTable,
     combine: Mapping[str, str],
     compaction: Compaction,
     segments: Sequence[Segment],

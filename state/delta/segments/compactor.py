@@ -31,7 +31,7 @@ from state.delta.segments.stored import StoredSegments
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import is_plain
 from state.delta.tables.table import refused
-from state.delta.writing.commit import commit_overwrite, owned_properties, settle_feature
+from state.delta.write.entry import commit_overwrite, owned_properties, settle_feature
 from state.fence import WriteRefused
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError

@@ -8,11 +8,11 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
-from state.delta.log.version import TableVersion
 from state.delta.segments.log_layout import Segment, SegmentQuery, stored_combine
 from state.delta.tables.lookup import EVERY_TXID, Files, can_read_files, read_files
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import DeltaLocation, features_used, storage_of, unreadable
+from state.delta.write.snapshot import LoadedTable
 from state.rows.columns import StateColumns
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError
@@ -22,7 +22,7 @@ from transactional.model.names import STAGED_FEATURE, compaction_of
 class StoredSegments:
     """The segments of the version at which a table is loaded. They are read again when the table moves on."""
 
-    def __init__(self, loaded: TableVersion) -> None:
+    def __init__(self, loaded: LoadedTable) -> None:
         self.loaded = loaded
         self._cached: tuple[int, list[Segment]] | None = None
 

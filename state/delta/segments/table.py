@@ -19,7 +19,6 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction
 
-from state.delta.log.version import TableVersion
 from state.delta.segments.compactor import Compactor
 from state.delta.segments.log_layout import (
     LogLayout,
@@ -34,9 +33,11 @@ from state.delta.segments.stored import StoredSegments
 from state.delta.tables.lookup import SegmentCopies, measure_bounds, newest_rows, with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view
 from state.delta.tables.staging import FileStager
-from state.delta.writing.commit import as_attempt, commit_overwrite, commit_properties, settle_feature, under_fence
+from state.delta.upkeep.staged_orphans import StagedOrphans
+from state.delta.write.entry import as_attempt, commit_overwrite, commit_properties, settle_feature, under_fence
+from state.delta.write.snapshot import LoadedTable
+from state.delta.write.staged import check_staged, commit_staged, read_by_driver
 from state.delta.writing.layout import Layout
-from state.delta.writing.staged import StagedOrphans, check_staged, commit_staged, read_by_driver
 from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import TIME, ExpiryHorizons, time_scalar
 from state.rows.sums import SumBounds, SumCheck
@@ -55,7 +56,7 @@ SWEEP_INTERVAL_S = 60.0
 class SegmentsTable(Layout):
     """The open table of a state in the log layout, which is compacted as `compaction` says."""
 
-    def __init__(self, loaded: TableVersion, state: str, compaction: LogLayout | None = None) -> None:
+    def __init__(self, loaded: LoadedTable, state: str, compaction: LogLayout | None = None) -> None:
         super().__init__(loaded, state)
         self._stored = StoredSegments(loaded)
         self.compactor = Compactor(self._stored, compaction or LogLayout())

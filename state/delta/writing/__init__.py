@@ -1,1 +1,1 @@
-"""Every Delta commit of a state's table, by us, delta-rs or Spark; staged files, and the port of layouts."""
+"""The open table of a state, whatever its layout."""

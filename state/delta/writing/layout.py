@@ -19,12 +19,12 @@ from deltalake.exceptions import DeltaError
 from state.delta.log.files import Removals, delete_old_files
 from state.delta.log.log import added_bytes
 from state.delta.log.rebuilding import KnownTable, can_be_opened, rebuild_checkpoint
-from state.delta.log.version import TableVersion
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.lookup import check_sums, with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, is_in_range
 from state.delta.tables.table import unreadable
-from state.delta.writing.commit import as_attempt, commit_files, settle_expiry
+from state.delta.write.entry import as_attempt, commit_files, settle_expiry
+from state.delta.write.snapshot import LoadedTable
 from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import ExpiryHorizons, select_range, select_unexpired
 from state.rows.sums import SumCheck
@@ -57,7 +57,7 @@ NOTHING_RETAINED = RetainedParts()
 class Layout(ABC):
     """The open table of a state. `state` is its name in messages."""
 
-    def __init__(self, loaded: TableVersion, state: str) -> None:
+    def __init__(self, loaded: LoadedTable, state: str) -> None:
         self.loaded, self.columns, self._state = loaded, loaded.columns, state
         self._cached_rows: tuple[int, TxId, pa.Table] | None = None
         self._writes = 0
@@ -68,7 +68,7 @@ class Layout(ABC):
     # --- the fenced table -------------------------------------------------------------------------------------------
 
     def read_and_check_version(self) -> AttemptId | None:
-        """Load the table (see `TableVersion.read_and_check_version`)."""
+        """Load the table (see `LoadedTable.read_and_check_version`)."""
         return self.loaded.read_and_check_version()
 
     def created_for(self) -> str | None:

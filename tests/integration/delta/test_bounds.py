@@ -15,14 +15,14 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyarrow import parquet
 
 from state.delta.merged import MergedTable
-from state.delta.merging import overlapping_files as bounds
-from state.delta.merging.change import Change
-from state.delta.merging.overlapping_files import Bounds, FileBounds, FileSelection, Footers
-from state.delta.merging.ranges import TimeRange
-from state.delta.merging.rewriting import rewrite_files
 from state.delta.state import DeltaMapState
 from state.delta.tables.data_files import DataFile
+from state.delta.tables.ranges import TimeRange
 from state.delta.tables.storage import storage_at
+from state.delta.write import touched_files as bounds
+from state.delta.write.change import Change
+from state.delta.write.rewriting import rewrite_files
+from state.delta.write.touched_files import Bounds, FileBounds, FileSelection, Footers
 from state.rows.columns import StateColumns
 from state.rows.expiring import ExpiryHorizons
 from tests.contract.states import Place, content, write_by_files
@@ -272,7 +272,7 @@ def test_what_a_file_lacks_is_null_in_a_range(tmp_path: Path) -> None:
 def test_a_table_that_is_only_appended_to_is_not_given_to_delta_rs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("state.delta.merging.change.REWRITTEN_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta.write.change.REWRITTEN_ROWS_MAX", -1)
     closed, place = (
         DeltaMapState(tmp_path / "t", "page string, start timestamp", "count long"),
         Place("delta-rs", tmp_path),

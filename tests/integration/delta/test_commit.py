@@ -16,14 +16,14 @@ from deltalake.schema import Field, PrimitiveType, Schema
 from pyspark.sql import SparkSession
 
 import state.delta.merged
-import state.delta.writing.commit
-from state.delta.log.disk import TableDisk
+import state.delta.write.entry
 from state.delta.log.log import LogUpkeep
 from state.delta.state import DeltaMapState
 from state.delta.tables.data_files import DataFile, write_file
 from state.delta.tables.table import DeltaLocation, data_files, replaceable_files, storage_of
-from state.delta.writing import commit
-from state.delta.writing.commit import may_have_been_written
+from state.delta.write import entry as commit
+from state.delta.write.durable import TableDisk
+from state.delta.write.entry import may_have_been_written
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.delta.test_rewriting import VALUES
@@ -190,7 +190,7 @@ class TestOthers:
         def no_room(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("state.delta.writing.commit.os.link", no_room)
+        monkeypatch.setattr("state.delta.write.entry.os.link", no_room)
         with pytest.raises(OSError, match="No space left"):
             replace(tmp_path, 1, MORE, old)
         assert log_of(tmp_path) == [f"{0:020}.json"]

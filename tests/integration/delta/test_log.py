@@ -23,14 +23,14 @@ import state.delta.merged
 import state.delta.state
 import state.delta.tables.lookup
 import state.delta.writing.layout
-from state.delta.log.version import TableVersion
 from state.delta.opening import segment_columns
 from state.delta.segments.compactor import Compactor
 from state.delta.segments.log_layout import LogLayout
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
-from state.delta.writing.commit import by_delta_rs
+from state.delta.write.entry import by_delta_rs
+from state.delta.write.snapshot import LoadedTable
 from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, look_up_always
@@ -217,7 +217,7 @@ def test_a_process_that_is_killed_leaves_whole_transactions_and_whole_compaction
 def handle_of(place: Place) -> SegmentsTable:
     """A table as another process has it."""
     columns = segment_columns(DeltaMapState("t", "word string", "count long").columns)
-    return SegmentsTable(TableVersion(DeltaLocation.of(place.folder / "t"), OWNER, columns), "t")
+    return SegmentsTable(LoadedTable(DeltaLocation.of(place.folder / "t"), OWNER, columns), "t")
 
 
 def interrupted(meanwhile: Callable[[], object]) -> type[DeltaMapState]:

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from deltalake import DeltaTable
 
-import state.delta.merging.change
-from state.delta.log.version import TableVersion
+import state.delta.write.change
 from state.delta.merged import MergedTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
+from state.delta.write.snapshot import LoadedTable
 from state.fence import TableWrite, WriteRefused
 from tests.contract.states import OWNER, Place, content, counts, write_by_files
 from transactional.errors import OperatingError, SumOverflow
@@ -47,7 +47,7 @@ def merges(monkeypatch: pytest.MonkeyPatch) -> list[TransactionAttempt]:
 
 def test_a_table_that_has_grown_is_merged_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     left = merges(monkeypatch)
-    monkeypatch.setattr(state.delta.merging.change, "REWRITTEN_ROWS_MAX", 4)
+    monkeypatch.setattr(state.delta.write.change, "REWRITTEN_ROWS_MAX", 4)
     words = opened(place)
     for txid, many in enumerate((2, 2, 3, 3), 1):
         words.merge(place.attempt(txid, txid), counts({f"word {number}": 1 for number in range(many)}))
@@ -59,7 +59,7 @@ def test_a_table_of_large_rows_is_merged_into(place: Place, monkeypatch: pytest.
     left = merges(monkeypatch)
     words = opened(place)
     words.merge(place.attempt(1, 1), counts({"a": 1}))
-    monkeypatch.setattr(state.delta.merging.change, "REWRITTEN_BYTES_MAX", 100)
+    monkeypatch.setattr(state.delta.write.change, "REWRITTEN_BYTES_MAX", 100)
     words.merge(place.attempt(2, 2), counts({"a": 1}))
     assert [attempt.txid for attempt in left] == [2]
     assert content(words) == {"a": 2}
@@ -81,7 +81,7 @@ def test_what_another_has_written_meanwhile_is_read_anew(place: Place) -> None:
 def test_what_is_kept_belongs_to_one_version(place: Place) -> None:
     words = opened(place)
     words.merge(place.attempt(1, 1), counts({"a": 1}))
-    loaded = TableVersion(DeltaLocation.of(place.folder / "t"), OWNER, words.columns)
+    loaded = LoadedTable(DeltaLocation.of(place.folder / "t"), OWNER, words.columns)
     handle = MergedTable(loaded, "t")
     table = DeltaTable(words.location.uri)
     table.create_write_transaction([], "append", table.schema())

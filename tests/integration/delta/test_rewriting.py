@@ -17,12 +17,12 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyarrow import parquet
 from pyarrow.fs import FileSystem
 
-from state.delta.merging import rewriting
-from state.delta.merging.change import Change, visible
-from state.delta.merging.rewriting import UnitQueue, rewrite_files
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.sql import DATA_FUSION, visible_rows
 from state.delta.tables.storage import storage_at
+from state.delta.write import rewriting
+from state.delta.write.change import Change, visible
+from state.delta.write.rewriting import UnitQueue, rewrite_files
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from state.rows.combining import combine_value
@@ -189,7 +189,7 @@ def test_files_are_what_a_merge_leaves(
     that are written at once."""
     monkeypatch.setattr("state.delta.tables.data_files.LANE_ROWS", lane_rows)
     monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
-    monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", part_rows)
+    monkeypatch.setattr("state.delta.write.rewriting.PART_ROWS", part_rows)
     chance = random.Random(number)
     types = [type_ for type_, _ in COLUMNS.values()]
     columns = of_columns({name: type_ for name, (type_, _) in COLUMNS.items()})
@@ -212,7 +212,7 @@ def test_one_key_column_is_found_as_several_are(
     monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
     monkeypatch.setattr("transactional.model.aggregates.key_matching.ROWS_MIN", many)
     monkeypatch.setattr("transactional.model.aggregates.key_matching.BLOCK_ROWS", block_rows)
-    monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", part_rows)
+    monkeypatch.setattr("state.delta.write.rewriting.PART_ROWS", part_rows)
     monkeypatch.setattr("state.delta.tables.data_files.LANE_ROWS", 3)
     columns, chance = StateColumns(Schema.parse("a int"), Schema.parse("v long")), random.Random(number)
     rows = of_rows(
@@ -230,7 +230,7 @@ def test_one_key_column_is_found_as_several_are(
 
 
 def test_a_file_without_a_touched_key_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", 1)
+    monkeypatch.setattr("state.delta.write.rewriting.PART_ROWS", 1)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
     rows = of_rows([(n, n, 7 if n == 2 else 5, 5, 0) for n in range(3)], columns.table_schema)
     source = of_rows([(0, 1)], arrow_schema(Schema((*columns.key, *columns.values))))
@@ -253,7 +253,7 @@ def test_nothing_is_left_of_sums_that_do_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane_rows: int, part_rows: int
 ) -> None:
     """Also where another thread has written its file by then."""
-    monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", part_rows)
+    monkeypatch.setattr("state.delta.write.rewriting.PART_ROWS", part_rows)
     monkeypatch.setattr("state.delta.tables.data_files.LANE_ROWS", lane_rows)
     monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
     columns = StateColumns(Schema.parse("k string"), Schema.parse("v long"))
@@ -270,7 +270,7 @@ def large(
     """A table of many files in the order of their keys, and what comes for each: three threads rewrite it."""
     monkeypatch.setattr("transactional.model.aggregates.key_matching.ROWS_MIN", 0)
     monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
-    monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", 2)
+    monkeypatch.setattr("state.delta.write.rewriting.PART_ROWS", 2)
     columns = StateColumns(Schema.parse(f"a {key}"), Schema.parse("v long"), {}, False, expires)
     files = []
     for number in range(9):
@@ -305,7 +305,7 @@ def test_of_a_file_without_a_touched_key_no_part_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, touched: int
 ) -> None:
     """A file may be larger than the memory: what came before the first part that is touched is read again."""
-    monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", 1)
+    monkeypatch.setattr("state.delta.write.rewriting.PART_ROWS", 1)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
     rows = of_rows([(n, n, 5, None, None) for n in range(3)], columns.table_schema)
     parquet.write_table(rows, tmp_path / "old.parquet", row_group_size=1)

@@ -19,10 +19,10 @@ import state.delta.merged
 import state.delta.state
 import state.delta.writing.layout
 from state.delta.log.files import LISTED_WITHIN_S, delete_old_files
-from state.delta.log.version import TableVersion
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation, catalog_table
-from state.delta.writing.commit import settle_feature
+from state.delta.write.entry import settle_feature
+from state.delta.write.snapshot import LoadedTable
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.core.ports import StateKind
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch, StoreMismatch
@@ -259,7 +259,7 @@ class TestOpening:
 
     def test_notes_a_feature_once(self, place: Place) -> None:
         state = opened(place.folder / "t", place)
-        table = TableVersion(state.location, OWNER, state.columns)
+        table = LoadedTable(state.location, OWNER, state.columns)
         settle_feature(table, STAGED_FEATURE)
         settle_feature(table, STAGED_FEATURE)
         found = DeltaTable(state.location.uri)

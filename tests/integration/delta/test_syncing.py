@@ -13,8 +13,8 @@ from spouts import MemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
 from state.delta.log import log as delta_log
 from state.delta.log.background import BackgroundWork
-from state.delta.merging import change as delta_small
 from state.delta.segments.log_layout import LogLayout
+from state.delta.write import change as delta_small
 from tests.proof.effects import done_at_once
 from tests.synced_disk import SyncedDisk
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology

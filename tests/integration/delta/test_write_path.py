@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import state.delta.merged
-import state.delta.writing.commit
+import state.delta.write.entry
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, counts, write_by_files
 
 ROOT = Path(__file__).parents[3]
 PATHS = {
     "two files": (os, "link", "merge", "merged"),
-    "an overwrite": (state.delta.writing.commit, "write_deltalake", "merge", "merged"),
+    "an overwrite": (state.delta.write.entry, "write_deltalake", "merge", "merged"),
     "file by file": (os, "link", "merge", "merged"),
-    "a segment": (state.delta.writing.commit, "write_deltalake", "log", "segments/table"),
+    "a segment": (state.delta.write.entry, "write_deltalake", "log", "segments/table"),
 }
 
 
@@ -54,4 +54,4 @@ def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, mo
 
     monkeypatch.setattr(where, name, seen)
     words.merge(place.attempt(1, 1), counts({"dog": 1}))
-    assert passed == [["state/table_state.py", f"state/delta/{middle}.py", "state/delta/writing/commit.py"]]
+    assert passed == [["state/table_state.py", f"state/delta/{middle}.py", "state/delta/write/entry.py"]]

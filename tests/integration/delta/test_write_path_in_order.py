@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from state.delta.merging import change
 from state.delta.state import DeltaMapState
+from state.delta.write import change
 from tests.contract.states import OWNER, Place, counts
 from transactional.model.schema import Schema
 

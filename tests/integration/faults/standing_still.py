@@ -21,7 +21,7 @@ from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
 from state.delta import merged as delta_merged
 from state.delta.log import files as delta_files
-from state.delta.merging import change as delta_small
+from state.delta.write import change as delta_small
 from state.fence import TableWrite
 from transactional import (
     StateKind,

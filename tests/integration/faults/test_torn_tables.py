@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 
 from state import DeltaMapState
 from state.delta.log.torn import find_torn_files
-from state.delta.merging.change import REWRITTEN_ROWS_MAX
 from state.delta.segments.log_layout import LogLayout
+from state.delta.write.change import REWRITTEN_ROWS_MAX
 from tests.contract.states import OWNER, Place, content, counts
 
 LAYOUTS: dict[str, str | LogLayout] = {"small": "merge", "large": "merge", "log": LogLayout(compact_after=100)}

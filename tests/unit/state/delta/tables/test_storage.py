@@ -28,7 +28,7 @@ from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.tables.storage import REQUESTS_AT_ONCE, _Objects, create, open_parquet, storage_at
 from state.delta.tables.table import DeltaLocation, load_table
-from state.delta.writing.creating import create_table
+from state.delta.write.creating import create_table
 from state.fence import TableWrite, WriteRefused
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts, write_by_files

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 from pyarrow.fs import FileSystem
 
-from state.delta.merging.change import Change
-from state.delta.merging.ranges import TimeRange
 from state.delta.tables.data_files import DataFile, WrittenFile
+from state.delta.tables.ranges import TimeRange
+from state.delta.write.change import Change
 from state.rows.columns import StateColumns
 
 
@@ -31,9 +31,9 @@ class Bounds:
     greatest: int
     has_null: bool = False
 
-    def overlaps(self, other: Bounds) -> bool:
+    def overlaps(self, bounds: Bounds) -> bool:
         """True if a value may lie in both bounds."""
-        return self.least <= other.greatest and other.least <= self.greatest
+        return self.least <= bounds.greatest and bounds.least <= self.greatest
 
 
 _NO_VALUES: Final = Bounds(2**63, -(2**63) - 1)

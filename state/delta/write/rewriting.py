@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 from pyarrow.fs import FileSystem
 
-from state.delta.merging.change import Change
 from state.delta.tables.data_files import DataFile, Lane, WrittenFile, lanes_for, side_by_side, with_all
 from state.delta.tables.storage import open_parquet
+from state.delta.write.change import Change
 from state.rows.expiring import time_scalar
 from transactional.model.aggregates.key_matching import (
     compute_sort_order,
@@ -211,8 +211,8 @@ class _Rewriting:
 
     def _rewrite(self, part: UnitPart, match: tuple[pa.Array | None, pa.Table, pa.Array], lane: Lane | None) -> None:
         order, rows, places = match
-        others = _reorder(part.read(self._other_columns), order)
-        for field_, column in zip(self._other_columns, others.columns, strict=True):
+        undecisive = _reorder(part.read(self._other_columns), order)
+        for field_, column in zip(self._other_columns, undecisive.columns, strict=True):
             rows = rows.append_column(field_, column)
         self._matched.append(places.drop_null())
         build = partial(self._applied, rows, places)

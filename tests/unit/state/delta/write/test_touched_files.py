@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from state.delta.merging.change import Change
-from state.delta.merging.overlapping_files import Footers
-from state.delta.merging.rewriting import rewrite_files
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.storage import storage_at
+from state.delta.write.change import Change
+from state.delta.write.rewriting import rewrite_files
+from state.delta.write.touched_files import Footers
 from state.rows.columns import StateColumns
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TxId

@@ -1,7 +1,7 @@
-"""`TableVersion`: one loaded Delta version of a state's table, which moves on only when a method says so.
+"""`LoadedTable`: one loaded Delta version of a state's table, which moves on only when a method says so.
 
 It is never shared with readers: a reader in another thread loads one of its own. Every Delta commit names the version
-that was read and checked (`state/delta/writing/commit.py`). Entries that do no more than a transaction, a compaction or
+that was read and checked (`state/delta/write/entry.py`). Entries that do no more than a transaction, a compaction or
 a fence are followed from the log's text, since delta-rs takes milliseconds to load a version.
 """
 
@@ -17,7 +17,6 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from state.delta.log.disk import TableDisk
 from state.delta.log.entries import (
     Entry,
     check_not_foreign,
@@ -38,6 +37,7 @@ from state.delta.tables.table import (
     storage_of,
     unreadable,
 )
+from state.delta.write.durable import TableDisk
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, app_transactions, read_app_transactions
@@ -60,7 +60,7 @@ class OwnVersion:
     attempt_id: AttemptId
 
 
-class TableVersion:
+class LoadedTable:
     """A Delta version of a state's table, for the one thread that writes the table, or for one reader."""
 
     def __init__(
@@ -133,7 +133,6 @@ class TableVersion:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The table's properties."""
         delta_version = self.delta_version
         if self._properties[0] != delta_version:
             configuration = self.snapshot.metadata().configuration
@@ -186,7 +185,7 @@ class TableVersion:
     # --- what it has recorded of horizons -----------------------------------------------------------------------------
 
     def horizons(self) -> ExpiryHorizons:
-        """What this Delta version has recorded. Only attempts change it, so it is read once for each."""
+        """Return the expiry horizons of this Delta version. They are read once for each attempt."""
         version = self.version()
         if self._horizons is None or self._horizons[0] != version:
             self._horizons = (version, read_app_transactions(self.owner, self.version_of))

@@ -37,10 +37,10 @@ from state.delta.log.log import (
     commit_path,
     entry_name,
 )
-from state.delta.log.version import OwnVersion, TableVersion
 from state.delta.tables.data_files import DataFile, WrittenFile
 from state.delta.tables.storage import create, delete
 from state.delta.tables.table import features_used, properties_with, refused
+from state.delta.write.snapshot import LoadedTable, OwnVersion
 from state.fence import WriteRefused
 from transactional.model.attempt import AttemptId, TransactionAttempt
 from transactional.model.names import DELETES_FEATURE, DIGEST_TAG, EXPIRES_PROPERTY, OWNER_NOTE
@@ -49,29 +49,29 @@ from transactional.model.plumbing.syncing import sync
 # --- whose a Delta commit is ------------------------------------------------------------------------------------------
 
 
-def once(transactions: list[Transaction], metadata: dict[str, str] | None = None) -> CommitProperties:
-    """A Delta commit that delta-rs refuses when its version is taken, whatever took it: by itself it tries the next."""
+def single_try(transactions: list[Transaction], metadata: dict[str, str] | None = None) -> CommitProperties:
+    """Return properties by which delta-rs refuses a Delta commit if its version exists, and tries no later one."""
     return CommitProperties(app_transactions=transactions, custom_metadata=metadata, max_commit_retries=0)
 
 
-def as_attempt(table: TableVersion, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> CommitProperties:
-    """With the attempt id as the table's new version."""
+def as_attempt(table: LoadedTable, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> CommitProperties:
+    """Return commit properties that make the attempt id the table's version, and record the attempt's horizons."""
     # `userMetadata` is what Spark's DESCRIBE HISTORY shows, and the only thing that Spark lets one write there.
     metadata = {"userMetadata": _note(table.owner, attempt_id, attempt)}
     horizons = [Transaction(app_id, version) for app_id, version in table.recorded_by(attempt_id)]
-    return once([Transaction(table.owner, attempt_id), *horizons], metadata)
+    return single_try([Transaction(table.owner, attempt_id), *horizons], metadata)
 
 
-def under_fence(table: TableVersion, *more: Transaction) -> CommitProperties:
-    """With the version that the table has, so that the fence holds here, too; and with other app transactions."""
+def under_fence(table: LoadedTable, *more: Transaction) -> CommitProperties:
+    """Return commit properties that repeat the table's version, so that the fence holds, with more app transactions."""
     version = table.version()
     return owned_properties(table, *([] if version is None else [Transaction(table.owner, version)]), *more)
 
 
-def owned_properties(table: TableVersion, *transactions: Transaction) -> CommitProperties:
+def owned_properties(table: LoadedTable, *transactions: Transaction) -> CommitProperties:
     """Return commit properties that record the owner. An entry that ends with an app transaction is not torn."""
     note = {"userMetadata": json.dumps({OWNER_NOTE: table.owner})} if transactions else {}
-    return once(list(transactions), note)
+    return single_try(list(transactions), note)
 
 
 def _note(owner: str, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> str:
@@ -84,9 +84,8 @@ def _note(owner: str, attempt_id: AttemptId, attempt: TransactionAttempt | None)
 
 
 @contextmanager
-def by_delta_rs(table: TableVersion) -> Iterator[DeltaTable]:
-    """What is committed in here by delta-rs, once and without retries, comes right after the version that was read and
-    checked.
+def by_delta_rs(table: LoadedTable) -> Iterator[DeltaTable]:
+    """Let delta-rs commit once and without retries, right after the version that was read and checked.
 
     Raises `WriteRefused`.
     """
@@ -118,7 +117,7 @@ def _is_of_libraries(error: Exception) -> bool:
     return str(raised_in.f_globals.get("__name__")).startswith("deltalake.")
 
 
-def _has_written(table: TableVersion, snapshot: DeltaTable, began_s: float) -> None:
+def _has_written(table: LoadedTable, snapshot: DeltaTable, began_s: float) -> None:
     if snapshot.version() == table.read_version:
         return  # nothing had to be written
     table.read_version += 1
@@ -129,7 +128,7 @@ def _has_written(table: TableVersion, snapshot: DeltaTable, began_s: float) -> N
         _check_late_commit(table)
 
 
-def _check_late_commit(table: TableVersion) -> None:
+def _check_late_commit(table: LoadedTable) -> None:
     """Raise `WriteRefused` if the written version was another writer's before, whose entry was deleted from the log."""
     written_version, attempt_id = table.read_version, table.version()
     table.reload()
@@ -141,9 +140,7 @@ def _check_late_commit(table: TableVersion) -> None:
     table.read_version = table.delta_version
 
 
-def commit_files(
-    table: TableVersion, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties
-) -> None:
+def commit_files(table: LoadedTable, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties) -> None:
     """Commit added and removed files, which are in their final places. Raises `WriteRefused`."""
     with by_delta_rs(table) as snapshot:
         snapshot.create_write_transaction(
@@ -160,7 +157,7 @@ def commit_files(
             snapshot.load_as_version(table.read_version + 1)
 
 
-def commit_properties(table: TableVersion, values: Mapping[str, str], properties: CommitProperties) -> None:
+def commit_properties(table: LoadedTable, values: Mapping[str, str], properties: CommitProperties) -> None:
     """Set properties of the table. Raises `WriteRefused`."""
     with by_delta_rs(table) as snapshot:
         snapshot.alter.set_table_properties(dict(values), raise_if_not_exists=False, commit_properties=properties)
@@ -168,7 +165,7 @@ def commit_properties(table: TableVersion, values: Mapping[str, str], properties
         table.disk.settle_checkpoint()
 
 
-def settle_columns(table: TableVersion) -> None:
+def settle_columns(table: LoadedTable) -> None:
     """Add the columns that the state has gained, NULL in the rows that are there. Raises `WriteRefused`.
 
     A crash between the two Delta commits leaves columns that nobody writes to; the next start makes the second one.
@@ -183,13 +180,13 @@ def settle_columns(table: TableVersion) -> None:
         settle_feature(table, DELETES_FEATURE)
 
 
-def settle_feature(table: TableVersion, feature: str) -> None:
+def settle_feature(table: LoadedTable, feature: str) -> None:
     """Record in the table a feature before its first use, since readers depend on it. Raises `WriteRefused`."""
     if feature not in features_used(table.properties):
         commit_properties(table, properties_with(table.properties, feature), under_fence(table))
 
 
-def settle_expiry(table: TableVersion) -> None:
+def settle_expiry(table: LoadedTable) -> None:
     """Note by which column rows expire, before the first horizon is recorded. Raises `WriteRefused`."""
     if (expires := table.columns.expires) is None or table.says_expiry:
         # Reading the properties means that delta-rs has to load the version.
@@ -199,7 +196,7 @@ def settle_expiry(table: TableVersion) -> None:
     table.says_expiry = True
 
 
-def commit_overwrite(table: TableVersion, rows: Any, properties: CommitProperties, **more: Any) -> None:
+def commit_overwrite(table: LoadedTable, rows: Any, properties: CommitProperties, **more: Any) -> None:
     """Replace all rows, or those of a `predicate`, by a table or a reader of rows. Raises `WriteRefused`."""
     with by_delta_rs(table) as snapshot:
         write_deltalake(
@@ -216,7 +213,7 @@ def commit_overwrite(table: TableVersion, rows: Any, properties: CommitPropertie
 
 
 def commit_replaced(
-    table: TableVersion, attempt: TransactionAttempt, new: Sequence[WrittenFile], old: Sequence[DataFile]
+    table: LoadedTable, attempt: TransactionAttempt, new: Sequence[WrittenFile], old: Sequence[DataFile]
 ) -> None:
     """Replace the `old` files of a table by `new` ones, which are in their final places, as this attempt.
 
@@ -240,7 +237,7 @@ def commit_replaced(
 
 
 def _replacing(
-    table: TableVersion,
+    table: LoadedTable,
     version: int,
     attempt: TransactionAttempt,
     new: Sequence[WrittenFile],
@@ -265,7 +262,7 @@ def _replacing(
     ]
 
 
-def _now_ms(table: TableVersion, new: Sequence[WrittenFile]) -> int:
+def _now_ms(table: LoadedTable, new: Sequence[WrittenFile]) -> int:
     """Return the time in milliseconds, by the storage's own clock if that takes no request."""
     if table.folder is None:
         return time.time_ns() // 1_000_000
@@ -273,7 +270,7 @@ def _now_ms(table: TableVersion, new: Sequence[WrittenFile]) -> int:
     return max((table.folder / name).stat().st_mtime_ns for name in names) // 1_000_000
 
 
-def _write_version(table: TableVersion, version: int, actions: Sequence[Mapping[str, Any]], needed: list[str]) -> None:
+def _write_version(table: LoadedTable, version: int, actions: Sequence[Mapping[str, Any]], needed: list[str]) -> None:
     """Write the entry of a Delta version. Raises `FileExistsError` if the version exists, `OSError`."""
     if table.folder is None:
         create(table.storage, commit_path(version), _lines(actions).encode())
@@ -282,7 +279,7 @@ def _write_version(table: TableVersion, version: int, actions: Sequence[Mapping[
     write_entry(table.folder / commit_path(version), actions, files)
 
 
-def _may_be_late(table: TableVersion, version: int, since_s: float) -> bool:
+def _may_be_late(table: LoadedTable, version: int, since_s: float) -> bool:
     """Whether another writer may have written a version before, over a version that was read at a time of this
     process."""
     if table.folder is not None:

@@ -106,8 +106,8 @@ class _Terms:
     def is_unset(self, name: str) -> Any:
         return pc.invert(pc.fill_null(self.rows[name], fill_value=False))
 
-    def either(self, one: Any, other: Any) -> Any:
-        return pc.or_(one, other)
+    def either(self, first: Any, second: Any) -> Any:
+        return pc.or_(first, second)
 
     def choose(self, condition: Any, chosen: Any, otherwise: Any) -> Any:
         return pc.if_else(condition, chosen, otherwise)

@@ -22,12 +22,12 @@ from deltalake.exceptions import DeltaError
 from state.delta.log.log import LOG_FOLDER, check_links, entry_name, is_there
 from state.delta.tables.storage import can_create, create
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, storage_of
-from state.delta.writing.commit import write_entry
+from state.delta.write.entry import write_entry
 from state.rows.columns import StateColumns
 from transactional.model.errors import OperatingError, SchemaMismatch
 
 _FOR_GOOD = re.compile(r"\(os error (1|13|20|30)\)")
-"""What a disk says of a folder that nobody may write to; what else it says may pass, as may what a store says."""
+"""The errors of a disk whose folder nobody may write to. Its other errors, and those of an object store, may pass."""
 
 
 def create_table(
@@ -40,14 +40,14 @@ def create_table(
     `OperatingError` while its storage does not answer."""
     configuration = {**DEFAULT_PROPERTIES, **properties}
     check_properties(configuration, str(location))
-    given: dict[str, Any] = {
+    creation: dict[str, Any] = {
         "schema": columns.table_schema,
         "partition_by": list(partition_by) or None,
         "configuration": configuration,
         "raise_if_key_not_exists": False,
     }
     try:
-        _create(location, given)
+        _create(location, creation)
     except (DeltaError, OSError) as error:
         check_links(location)
         # Another creator may have been first; then there is a table now.
@@ -60,10 +60,10 @@ def create_table(
             raise kind(f"Delta table {location} can't be created: {location.reason(error)}{advice}") from None
 
 
-def _create(location: DeltaLocation, given: Mapping[str, Any]) -> None:
+def _create(location: DeltaLocation, creation: Mapping[str, Any]) -> None:
     entry = f"{LOG_FOLDER}/{entry_name(0)}"
     with TemporaryDirectory() as scratch:
-        DeltaTable.create(scratch, **given)
+        DeltaTable.create(scratch, **creation)
         actions = [json.loads(line) for line in Path(scratch, entry).read_text("utf-8").splitlines()]
     actions[0]["commitInfo"]["operationParameters"]["location"] = location.uri
     if location.scheme == "file":
@@ -73,7 +73,7 @@ def _create(location: DeltaLocation, given: Mapping[str, Any]) -> None:
             create(storage, entry, "\n".join(map(json.dumps, actions)).encode())
     else:
         options = dict(location.storage_options)
-        DeltaTable.create(location.uri, mode="ignore", storage_options=options, **given)
+        DeltaTable.create(location.uri, mode="ignore", storage_options=options, **creation)
 
 
 def write_first(path: Path, actions: Sequence[Mapping[str, Any]]) -> None:
@@ -83,5 +83,5 @@ def write_first(path: Path, actions: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _is_for_good(error: OSError) -> bool:
-    known = (errno.EPERM, errno.EACCES, errno.ENOTDIR, errno.EEXIST, errno.EROFS)
-    return error.errno in known or _FOR_GOOD.search(str(error)) is not None
+    lasting_errors = (errno.EPERM, errno.EACCES, errno.ENOTDIR, errno.EEXIST, errno.EROFS)
+    return error.errno in lasting_errors or _FOR_GOOD.search(str(error)) is not None
