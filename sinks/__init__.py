@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Final
 from transactional.model.plumbing.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from sinks.kafka.record_encoding import JsonValue
+    from sinks.kafka.json_value import JsonValue
     from sinks.kafka.sink import KafkaSink
     from transactional.core.ports.sinks import Sink
 
 __all__ = ["JsonValue", "KafkaSink", "Sink"]
 
 _HOMES: Final = {
-    "sinks.kafka.record_encoding": "JsonValue",
+    "sinks.kafka.json_value": "JsonValue",
     "sinks.kafka.sink": "KafkaSink",
     "transactional.core.ports.sinks": "Sink",
 }

@@ -198,7 +198,7 @@ PAGES = {
     "sinks": Page(
         "Sinks",
         "Where records of committed transactions are published; [how to](../howto/write-to-kafka.md).",
-        ("sinks.kafka.sink.KafkaSink", "sinks.kafka.record_encoding.JsonValue", "transactional.core.ports.Sink"),
+        ("sinks.kafka.sink.KafkaSink", "sinks.kafka.json_value.JsonValue", "transactional.core.ports.Sink"),
     ),
     "states": Page(
         "States and stores",

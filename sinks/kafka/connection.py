@@ -17,9 +17,6 @@ TIMEOUT_S: Final = 10.0
 """The maximum time for one request to a broker."""
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """How long a broker lets a transaction be open. Readers of read_committed wait for open transactions."""
-OVERHEAD_BYTES: Final = 10_000
-"""The number of bytes that a request may have besides the key and the value of the largest record. Smaller records are
-sent together in requests of the same size, so the topic has to take that."""
 
 _SECRET: Final = re.compile(r"password|secret|token|credential|jaas|oauthbearer\.config|\.pem$|ssl_key", re.IGNORECASE)
 _OURS: Final = (

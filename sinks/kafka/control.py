@@ -10,13 +10,14 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from sinks.kafka.connection import TIMEOUT_S, TRANSACTION_TIMEOUT_MS, SinkConnection, kafka_error
+from sinks.kafka.topics import partition_count, topic_settings
 from transactional.core.ports import SinkOwner, SinkPosition
 from transactional.core.store.outbox import Publication
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -162,24 +163,3 @@ class ControlTopic:
             yield consumer
         finally:
             consumer.close()
-
-
-def partition_count(admin: AdminClient, connection: SinkConnection, topic: str) -> int | None:
-    """The number of partitions of a topic, None if there is no such topic. Raises `SinkUnavailable`."""
-    futures = admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)
-    try:
-        return len(futures[topic].result().partitions)
-    except KafkaException as error:
-        if kafka_error(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return None
-        raise connection.unavailable(f"topic {topic!r} can't be described", error) from error
-
-
-def topic_settings(admin: AdminClient, connection: SinkConnection, topic: str) -> dict[str, str]:
-    """The settings of a topic. Raises `SinkUnavailable`."""
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    try:
-        entries: dict[str, Any] = admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result()
-    except KafkaException as error:
-        raise connection.unavailable(f"the settings of topic {topic!r} can't be read", error) from error
-    return {name: entry.value for name, entry in entries.items()}

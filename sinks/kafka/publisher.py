@@ -14,9 +14,10 @@ from urllib.parse import quote
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from sinks.kafka.connection import OVERHEAD_BYTES, TIMEOUT_S, TRANSACTION_TIMEOUT_MS, SinkConnection, kafka_error
+from sinks.kafka.connection import TIMEOUT_S, TRANSACTION_TIMEOUT_MS, SinkConnection, kafka_error
 from sinks.kafka.control import control_topic, encode_marker
-from sinks.kafka.record_encoding import KEY, VALUE
+from sinks.kafka.record_encoding import HEADER, KEY, PARTITION, VALUE
+from sinks.kafka.topics import TopicLimits
 from transactional.core.ports import PublishedRecords, SinkOwner
 from transactional.model.errors import RecordRefused
 
@@ -25,6 +26,8 @@ Headers = list[tuple[str, str | bytes | None]]
 _COMMIT_S: Final = 30.0
 """How long a commit without an answer is repeated; then a new producer finds out."""
 _INIT_S: Final = 30.0
+_BY_KEY: Final = -1
+"""The partition of a record whose key chooses it."""
 _POISON: Final = (
     *(KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG),
     *(KafkaError.INVALID_RECORD, KafkaError.POLICY_VIOLATION, KafkaError.INVALID_TIMESTAMP),
@@ -35,8 +38,8 @@ _POISON: Final = (
 class KafkaPublisher:
     """The one producer of a sink. Opening it fences every earlier one. Raises `SinkUnavailable`."""
 
-    def __init__(self, connection: SinkConnection, owner: SinkOwner, topic: str, bytes_max: int) -> None:
-        self._connection, self._owner, self._topic = connection, owner, topic
+    def __init__(self, connection: SinkConnection, owner: SinkOwner, limits: TopicLimits) -> None:
+        self._connection, self._owner, self._topic = connection, owner, limits.topic
         self._control = control_topic(owner.topology_id)
         self._failures: list[tuple[KafkaError, Message]] = []
         ids = (owner.topology_id, owner.sink, owner.store_id)
@@ -45,7 +48,7 @@ class KafkaPublisher:
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
-            "message.max.bytes": bytes_max + OVERHEAD_BYTES,
+            "message.max.bytes": limits.request_bytes_max,
             "delivery.report.only.error": True,
             "on_delivery": self._note_failure,
         }
@@ -69,11 +72,15 @@ class KafkaPublisher:
             self._fail(kafka_error(error), group)
 
     def _produce_records(self, published: PublishedRecords) -> None:
-        attempt = published.publication.attempt
+        attempt, records = published.publication.attempt, published.records
         headers: Headers = [("txid", str(attempt.txid)), ("attempt", str(attempt.attempt_id))]
-        keys, values = (published.records.column(name).to_pylist() for name in (KEY, VALUE))
-        for key, value in zip(keys, values, strict=True):
-            self._produce(self._topic, key, value, headers)
+        columns = {name: column.to_pylist() for name, column in zip(records.column_names, records.columns, strict=True)}
+        names = [name for name in columns if name.startswith(HEADER)]
+        partitions = columns.get(PARTITION) or [None] * records.num_rows
+        more = zip(*(columns[name] for name in names), strict=True) if names else [()] * records.num_rows
+        for key, value, partition, contents in zip(columns[KEY], columns[VALUE], partitions, more, strict=True):
+            further = [(name.removeprefix(HEADER), content) for name, content in zip(names, contents, strict=True)]
+            self._produce(self._topic, key, value, headers + further, partition)
 
     def _produce(
         self,
@@ -81,10 +88,12 @@ class KafkaPublisher:
         key: bytes | None,
         value: bytes | None,
         headers: Headers | None,
+        partition: int | None = None,
     ) -> None:
+        number = _BY_KEY if partition is None else partition
         while True:
             try:
-                self._producer.produce(topic, value, key, headers=headers)
+                self._producer.produce(topic, value, key, number, headers=headers)
             except BufferError:
                 self._producer.poll(0.05)
                 continue

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import AdminClient
 
-from sinks.kafka.connection import OVERHEAD_BYTES, Option, SinkConnection
-from sinks.kafka.control import ControlTopic, partition_count, topic_settings
+from sinks.kafka.connection import Option, SinkConnection
+from sinks.kafka.control import ControlTopic
+from sinks.kafka.json_value import JsonValue
 from sinks.kafka.publisher import KafkaPublisher
-from sinks.kafka.record_encoding import FieldBytes, JsonValue, encode_records
+from sinks.kafka.record_encoding import HEADER, KEY, VALUE, FieldBytes, RecordForm
+from sinks.kafka.topics import TopicLimits, cluster_id, read_limits
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
@@ -18,18 +20,16 @@ from transactional.model.schema import Schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RECORD_BYTES_MAX = 900_000
-"""The largest record by default; brokers take a little more than a megabyte by default."""
-
 
 class KafkaSink(Sink):
     """A sink for a Kafka topic, which has to exist.
 
     `value` is a `JsonValue`, or the name of a text or binary field that is sent as it is, whose NULL is a tombstone;
     `key` is the name of a field, None for records without keys. Records with equal keys go to one partition, the one
-    that Java's clients choose. They are in order if the stream is grouped by the key. Each record has the headers
-    `txid` and `attempt`. A tuple that makes a record of more than `record_bytes_max` bytes is a bad tuple. `options`
-    are librdkafka's. Readers see what is published with `isolation.level=read_committed`.
+    that Java's clients choose, unless the field `partition` has a number. They are in order if the stream is grouped by
+    the key. `headers` are text or binary fields by name; each record has the headers `txid` and `attempt` besides. A
+    tuple whose record the topic would refuse is a bad tuple. `options` are librdkafka's. Readers see what is published
+    with `isolation.level=read_committed`.
     """
 
     kind = "kafka sink"
@@ -41,15 +41,22 @@ class KafkaSink(Sink):
         *,
         key: str | None = None,
         value: JsonValue | str = JsonValue(),  # noqa: B008 - it is immutable
-        record_bytes_max: int = RECORD_BYTES_MAX,
+        headers: Mapping[str, str] | None = None,
+        partition: str | None = None,
         options: Mapping[str, Option] | None = None,
     ) -> None:
         if not topic:
             raise ConfigError("KafkaSink: topic is empty")
         self.connection = SinkConnection(bootstrap_servers, tuple((options or {}).items()))
-        self.topic, self.record_bytes_max = topic, record_bytes_max
-        self.key = None if key is None else FieldBytes(key, is_key=True)
-        self.value = FieldBytes(value, is_key=False) if isinstance(value, str) else value
+        self.topic = topic
+        self.form = RecordForm(
+            None if key is None else FieldBytes(key, KEY),
+            FieldBytes(value, VALUE) if isinstance(value, str) else value,
+            {name: FieldBytes(field, HEADER.strip()) for name, field in (headers or {}).items()},
+            partition,
+        )
+        self._limits: TopicLimits | None = None
+        self._cluster_id = ""
         self._owner: SinkOwner | None = None
         self._publisher: KafkaPublisher | None = None
 
@@ -60,27 +67,33 @@ class KafkaSink(Sink):
         return {**self.__dict__, "_publisher": None, "_owner": None}
 
     def check_input(self, fields: Schema, *, used_by: str) -> None:
-        if self.key is not None:
-            self.key.check_input(fields, used_by=used_by)
-        self.value.check_input(fields, used_by=used_by)
+        self.form.check_input(fields, used_by=used_by)
+
+    def record_fields(self, fields: Schema) -> Schema:
+        return self.form.fields(fields)
+
+    def prepare(self) -> None:
+        admin = self._admin()
+        self._cluster_id = cluster_id(admin, self.connection)
+        self._limits = read_limits(admin, self.connection, self.topic)
 
     def identity(self) -> Mapping[str, Any]:
-        return {"kind": self.kind, "topic": self.topic, "key": str(self.key or ""), "value": str(self.value)}
+        return {"kind": self.kind, "cluster": self._cluster_id, "topic": self.topic, **self.form.identity()}
 
     def encode(self, batch: pa.RecordBatch) -> pa.Table:
-        return encode_records(batch, self.key, self.value, self.record_bytes_max)
+        return self.form.encode(batch, self._limits)
 
     def look(self, owner: SinkOwner) -> SinkPosition | None:
-        admin = AdminClient(self.connection.settings({}))
-        self._check_topic(admin)
+        admin = self._admin()
+        self._check_limits(read_limits(admin, self.connection, self.topic))
         control = ControlTopic(self.connection, owner)
         return control.visible_position() if control.check(admin) else None
 
     def open(self, owner: SinkOwner, *, has_published: bool) -> None:
-        admin = AdminClient(self.connection.settings({}))
-        ControlTopic(self.connection, owner).create(admin, has_published=has_published)
+        assert self._limits is not None, "it has been looked at"
+        ControlTopic(self.connection, owner).create(self._admin(), has_published=has_published)
         self._owner, self._publisher = owner, None
-        self._publisher = KafkaPublisher(self.connection, owner, self.topic, self.record_bytes_max)
+        self._publisher = KafkaPublisher(self.connection, owner, self._limits)
 
     def position(self) -> SinkPosition | None:
         assert self._owner is not None, "it is open"
@@ -93,18 +106,14 @@ class KafkaSink(Sink):
     def close(self) -> None:
         self._publisher = None
 
-    def _check_topic(self, admin: AdminClient) -> None:
-        """Raise `ConfigError` if the topic does not exist, or does not take what the sink sends."""
-        if partition_count(admin, self.connection, self.topic) is None:
+    def _admin(self) -> AdminClient:
+        return AdminClient(self.connection.settings({}))
+
+    def _check_limits(self, limits: TopicLimits) -> None:
+        """Keep the limits of the topic. Raises `ConfigError` if tasks check records by limits that it no longer has."""
+        if self._limits is not None and not limits.admits(self._limits):
             raise ConfigError(
-                f"topic {self.topic!r} does not exist at {self.connection.bootstrap_servers}; create it, with as many "
-                "partitions as its readers need"
+                f"topic {self.topic!r} has other settings than when this process has started: {limits}, and before "
+                f"{self._limits}. Start it again, so that its tasks check records by the new ones"
             )
-        settings = topic_settings(admin, self.connection, self.topic)
-        if int(settings["max.message.bytes"]) < self.record_bytes_max + OVERHEAD_BYTES:
-            raise ConfigError(
-                f"topic {self.topic!r} takes {settings['max.message.bytes']} bytes at once (max.message.bytes), fewer "
-                f"than record_bytes_max ({self.record_bytes_max}) of its sink and {OVERHEAD_BYTES} more"
-            )
-        if "compact" in settings["cleanup.policy"] and self.key is None:
-            raise ConfigError(f"topic {self.topic!r} is compacted, and its sink sends records without keys: pass key=")
+        self._limits = self._limits or limits

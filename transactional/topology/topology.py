@@ -297,14 +297,14 @@ class Topology:
         )
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what must stay the same for the stored progress to remain usable. The spout must be open: see
-        `with_open_spout`."""
+        """Return what must stay the same for the stored progress to remain usable. The spout must be open, and sinks
+        prepared: see `with_open_spout`."""
         fingerprint: dict[str, Any] = {
             "spout": dict(self.spout.identity()),
             "committers": self.committers_fingerprint(),
         }
         if sinks := self.sinks:
-            fingerprint[SINKS] = {name: dict(sink.identity()) for name, sink in sinks.items()}
+            fingerprint[SINKS] = {name: self._sink_fingerprint(name, sink) for name, sink in sinks.items()}
         if self.event_times:
             # Of several streams the one that is declared first has the default stream.
             first = self.spout_id if self.spout.streams else DEFAULT_STREAM
@@ -326,16 +326,24 @@ class Topology:
         rows."""
         return {c.id: {**c.state.identity(), **_meaning(c)} for c in self.committers if c.state is not None}
 
+    def _sink_fingerprint(self, name: str, sink: Sink) -> dict[str, Any]:
+        """Return the target and form of a sink's records, and their fields, which every input of the sink has."""
+        grouping = self.component(name).inputs[0]
+        fields = self.output_of(grouping.source, grouping.stream)
+        return {**sink.identity(), "fields": str(sink.record_fields(fields))}
+
     @contextmanager
     def with_open_spout(self) -> Iterator[Topology]:
-        """Yield this topology with a copy of its spout, which is open meanwhile.
+        """Yield this topology with a copy of its spout, which is open meanwhile, and with prepared sinks.
 
         It is for callers that examine the source, or need the fingerprint, outside of a run. Raises what `Spout.open`
-        raises.
+        and `Sink.prepare` raise.
         """
         copy = replace(self, spout=self.spout.copy_unopened())
         try:
             copy.spout.open()
+            for sink in copy.sinks.values():
+                sink.prepare()
             yield copy
         finally:
             copy.spout.close()

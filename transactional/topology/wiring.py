@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from transactional.core.ports import PersistentAggregate, Spout, State, StateKind
+from transactional.core.ports import PersistentAggregate, Sink, Spout, State, StateKind
 from transactional.model.errors import ConfigError
 from transactional.model.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.model.guarantees import Guarantee
@@ -301,8 +301,7 @@ class _Wiring:
         if isinstance(bolt, Windowing):
             bolt.check_inputs(name, inputs)
         if isinstance(bolt, SinkBolt):
-            for grouping, schema in inputs:
-                bolt.sink.check_input(schema, used_by=f"sink {declared.id!r} behind {grouping.source!r}")
+            _check_sink(declared.id, bolt.sink, inputs)
         if isinstance(bolt, Bolt):
             return
         if isinstance(bolt, BoltFunction):
@@ -344,3 +343,19 @@ class _Wiring:
                         f"bolt {declared.id!r} subscribes with direct_grouping to {grouping.source!r}, which can't "
                         "emit_direct: only bolts that are classes can"
                     )
+
+
+def _check_sink(name: str, sink: Sink, inputs: Sequence[tuple[Grouping, Schema]]) -> None:
+    """Raise `ConfigError` if the records of a sink can't be made of one of its inputs, or differ between them."""
+    records = dict[frozenset[Field], tuple[str, Schema]]()
+    for grouping, schema in inputs:
+        source = f"{grouping.source!r}"
+        sink.check_input(schema, used_by=f"sink {name!r} behind {source}")
+        fields = sink.record_fields(schema)
+        records.setdefault(frozenset(fields), (source, fields))
+    if len(records) > 1:
+        texts = " and ".join(f"({fields}) of {source}" for source, fields in records.values())
+        raise ConfigError(
+            f"sink {name!r} would publish different records: {texts}; name the fields that all inputs have, or use a "
+            "sink for each of them"
+        )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
+from sinks.kafka.record_encoding import OUR_HEADERS
 from tests.integration.sinks.dying_publisher import BAD, ROWS
 from tests.integration.tables import counts, rows
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
@@ -41,7 +42,9 @@ def visible_records(bootstrap: str, topic: str, partitions: int) -> list[Seen]:
         if message.error() is not None:
             ended.add(partition)
             continue
-        headers = {name: int(value or 0) for name, value in dict(message.headers() or ()).items()}
+        headers = {
+            name: int(value or 0) for name, value in dict(message.headers() or ()).items() if name in OUR_HEADERS
+        }
         key, value = message.key(), json.loads(message.value() or b"null")
         txid, attempt_id = headers["txid"], headers["attempt"]
         records.append(Seen(partition, None if key is None else key.decode(), value, txid, attempt_id))

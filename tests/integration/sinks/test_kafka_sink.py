@@ -16,10 +16,12 @@ from sinks import JsonValue, KafkaSink
 from spouts import OpaqueMemoryTransactionalSpout
 from spouts.kafka_admin import delete_topic
 from state import DeltaMapState
+from state.dead_letters import DeadLetterTable
 from tests.integration.kafka_topics import new_topic
 from tests.integration.sinks.kills import die_often
 from tests.integration.sinks.publications import visible_records
-from transactional import RunSummary, TopologyConfig, Tuple, run_topology
+from tests.integration.tables import rows
+from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, Tuple, run_topology
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, StoreMismatch
 from transactional.trident import Count, TridentTopology
@@ -144,3 +146,26 @@ def test_deaths_at_points_of_publishing(bootstrap: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**31)
     deaths = die_often(bootstrap, tmp_path / "topology", f"deaths-{seed}", "none", random.Random(seed))
     assert json.dumps(deaths), seed
+
+
+def test_records_that_the_topic_would_refuse_are_dead_letters(bootstrap: str, tmp_path: Path) -> None:
+    """The largest record that tasks let pass is one that the broker takes."""
+    topic = new_topic(bootstrap, 3, {"max.message.bytes": "5000", "cleanup.policy": "compact"})
+    keyless = [(None, "b", 0), (None, None, 0)]
+    good = [("cat", '"' + "a" * 3982 + '"', 2), ("dog", None, None)]
+    rows_in = [*keyless, *good, ("cat", '"' + "a" * 3983 + '"', 2), ("emu", '"c"', 3)]
+    spout = OpaqueMemoryTransactionalSpout([rows_in], fields="word string, text string, part int", take=6)
+    builder = TransactionalTopologyBuilder(f"limits-{topic}", "rows", spout)
+    builder.set_bolt("named", lambda row: (*row, "7"), output=f"{spout.output}, no string").shuffle_grouping("rows")
+    sink = KafkaSink(bootstrap, topic, key="word", value="text", headers={"no": "no"}, partition="part")
+    builder.set_sink("alerts", sink).shuffle_grouping("named")
+    builder.set_dead_letters(DeadLetterTable(tmp_path / "letters"))
+    config = TopologyConfig(stop_when_drained=True, attempts_max=1, retry_pause_ms=1)
+    run_topology(builder.build(), store=f"sqlite:///{tmp_path}/store.db", config=config, master="none")
+    published = {str(seen.key): seen for seen in visible_records(bootstrap, topic, 3)}
+    assert sorted((key, str(seen.value)) for key, seen in published.items()) == [("cat", "a" * 3982), ("dog", "None")]
+    assert published["cat"].partition == 2
+    errors = [error for _, error in rows(tmp_path / "letters", "component", "error")]
+    for reason in ("makes a record of 4001 bytes", "the partition, is 3", "'word', the key, is NULL"):
+        assert any(reason in error for error in errors)
+    assert len(errors) == 4

@@ -47,8 +47,9 @@ class PublishedRecords:
 class Sink(ABC):
     """Where a topology publishes records. Instances are declared by users and pickled to tasks, without connections.
 
-    `encode` runs in tasks. All other methods run in the leader's process: `look`, then `open`, then `position`, then
-    `publish` any number of times. After `SinkUnavailable` with `is_fenced`, `open` comes again.
+    `encode` runs in tasks. All other methods run in the leader's process: `prepare` before tasks get the sink, then
+    `look`, then `open`, then `position`, then `publish` any number of times. After `SinkUnavailable` with `is_fenced`,
+    `look` comes again.
     """
 
     kind: ClassVar[str] = "sink"
@@ -57,9 +58,20 @@ class Sink(ABC):
     def check_input(self, fields: Schema, *, used_by: str) -> None:
         """Raise `ConfigError` if a stream lacks fields that the sink needs, or has them with other types."""
 
+    def record_fields(self, fields: Schema) -> Schema:
+        """Return the fields of a stream that its records have, for the fingerprint of a topology."""
+        return fields
+
+    def prepare(self) -> None:  # noqa: B027 - optional
+        """Read from the target what `identity` and tasks depend on, such as the size of its largest record.
+
+        Changes nothing that others see, and fences nobody. Raises `SinkUnavailable`, and `ConfigError` if the target
+        can't be used.
+        """
+
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """The target and the form of its records, for the fingerprint of a topology."""
+        """The target of a prepared sink and the form of its records, for the fingerprint of a topology."""
 
     @abstractmethod
     def encode(self, batch: pa.RecordBatch) -> pa.Table:

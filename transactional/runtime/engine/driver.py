@@ -175,6 +175,7 @@ class TopologyDriver:
             check_retries(self.topology, self.config)
             self.topology.spout.open()
             with closing(self.topology.spout):
+                self.relays.prepare()
                 return self._take_lease_and_run()
         except BaseException as error:
             run_error = error
@@ -207,7 +208,7 @@ class TopologyDriver:
                 if not self.standby:
                     self.executor.open()
                 self.leadership.renew()
-                self.relays.check(self.leadership.lease)
+                self.relays.check(self.leadership.lease, self.topology.fingerprint())
                 self.leadership.fence_tables()
                 self.relays.settle(self.leadership.lease, self.leadership.store_id)
                 self.leadership.forget_old_attempts()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from transactional.core.ports import Sink
 from transactional.core.store import CoordinatorStore, Lease
@@ -39,9 +39,14 @@ class Relays:
         self._is_closing = False
         self._pool = DaemonPool(len(sinks), "relay")
 
-    def check(self, lease: Lease) -> None:
-        """Raise `ConfigError` if waiting transactions could not be sent by this topology."""
-        check_waiting_sinks(self.sinks, self._store, lease)
+    def prepare(self) -> None:
+        """Let each sink read from its target what its tasks need. Raises `ConfigError` and `SinkUnavailable`."""
+        for sink in self.sinks.values():
+            sink.prepare()
+
+    def check(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` if waiting transactions could not be sent by a topology with this fingerprint."""
+        check_waiting_sinks(fingerprint, self._store, lease)
 
     def settle(self, lease: Lease, store_id: str) -> None:
         """Open all sinks and compare them with the store. Nothing may be committed before this has returned."""

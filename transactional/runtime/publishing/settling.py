@@ -10,11 +10,12 @@ compared with the store. Nothing is ever published again because a position is m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from transactional.core.ports import Sink, SinkOwner, SinkPosition
 from transactional.core.store import CoordinatorStore, Lease
 from transactional.core.store.outbox import OutboxRow, SinkProgress
-from transactional.core.store.sink_rules import sinks_in
+from transactional.core.store.rules import fingerprint_changes
 from transactional.model.errors import ConfigError, StoreMismatch
 from transactional.model.names import SINKS
 
@@ -102,7 +103,7 @@ class Settlement:
         )
 
 
-def check_waiting_sinks(sinks: Mapping[str, Sink], store: CoordinatorStore, lease: Lease) -> None:
+def check_waiting_sinks(fingerprint: Mapping[str, Any], store: CoordinatorStore, lease: Lease) -> None:
     """Raise `ConfigError` if a sink with waiting transactions has left the topology, or has another target.
 
     Called before the new fingerprint is stored.
@@ -110,12 +111,12 @@ def check_waiting_sinks(sinks: Mapping[str, Sink], store: CoordinatorStore, leas
     progress = store.sinks(lease.topology_id)
     waiting = {name: sink_progress for name, sink_progress in progress.items() if sink_progress.waiting}
     [status] = store.status(lease.topology_id)
-    identities = status.fingerprint.get(SINKS, {})
+    stored, declared = status.fingerprint.get(SINKS, {}), fingerprint.get(SINKS, {})
     for name, sink_progress in waiting.items():
-        if name not in sinks:
+        if name not in declared:
             problem = "is no longer part of the topology"
-        elif name in sinks_in(status.fingerprint) and identities[name] != dict(sinks[name].identity()):
-            problem = f"was {identities[name]} and is {dict(sinks[name].identity())}"
+        elif name in stored and (changes := fingerprint_changes({name: stored[name]}, {name: declared[name]})):
+            problem = f"has changed ({'; '.join(changes)})"
         else:
             continue
         raise ConfigError(

@@ -119,7 +119,12 @@ class FakeProducer:
         self.is_failed = False
 
     def produce(
-        self, topic: str, value: bytes | None, key: bytes | None, headers: list[tuple[str, str]] | None = None
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        headers: list[tuple[str, str]] | None = None,
     ) -> None:
         self.broker.point("produce")
         session = self._live()

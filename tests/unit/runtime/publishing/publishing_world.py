@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.kafka import control, publisher
+from sinks.kafka import control, publisher, topics
 from sinks.kafka import sink as kafka_sink
-from sinks.kafka.record_encoding import RECORDS
+from sinks.kafka.record_encoding import KEY, VALUE
 from sinks.kafka.sink import KafkaSink
 from tests.unit.runtime.publishing.kafka_model import FakeAdmin, FakeConsumer, FakeKafka, FakeProducer
 from transactional.core.store import AttemptRecord, Lease
@@ -190,7 +190,8 @@ class Leader:
 
 def decode_payload(values: list[bytes]) -> SinkRecords:
     """The payload of records without keys."""
-    return encode_payload(pa.table([pa.nulls(len(values), pa.binary()), pa.array(values, pa.binary())], schema=RECORDS))
+    keys = pa.nulls(len(values), pa.binary())
+    return encode_payload(pa.table({KEY: keys, VALUE: pa.array(values, pa.binary())}))
 
 
 class Forgetful(list[int]):
@@ -232,7 +233,7 @@ def simulated_clients(world: World) -> Iterator[pytest.MonkeyPatch]:
 
         settings = {"cleanup.policy": "compact", "max.message.bytes": "1048588"}
         others = {**settings, "cleanup.policy": "delete"}
-        for module in (control, kafka_sink):
+        for module in (control, topics):
             patch.setattr(module, "partition_count", partition_count)
             patch.setattr(module, "topic_settings", lambda _a, _c, topic: settings if topic in counts else others)
         yield patch

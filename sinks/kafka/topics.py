@@ -1,0 +1,88 @@
+"""Topics as their cluster describes them: existence, partitions, settings, and the limits that records have to respect.
+
+Tasks get the limits with the sink, so a record that its topic would refuse is a bad tuple before anything is committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from sinks.kafka.connection import TIMEOUT_S, SinkConnection, kafka_error
+from transactional.model.errors import ConfigError
+
+OVERHEAD_BYTES: Final = 1_000
+"""The number of bytes that a request may have besides the content of the largest record."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """The limits of a topic when it was described. `request_bytes_max` is its `max.message.bytes`."""
+
+    topic: str
+    partitions: int
+    request_bytes_max: int
+    is_compacted: bool
+
+    @property
+    def record_bytes_max(self) -> int:
+        """The largest content of a record: key, value and headers."""
+        return self.request_bytes_max - OVERHEAD_BYTES
+
+    def admits(self, earlier: TopicLimits) -> bool:
+        """Return whether the topic takes every record that it took under earlier limits."""
+        return (
+            self.partitions == earlier.partitions
+            and self.request_bytes_max >= earlier.request_bytes_max
+            and self.is_compacted <= earlier.is_compacted
+        )
+
+
+def read_limits(admin: AdminClient, connection: SinkConnection, topic: str) -> TopicLimits:
+    """Return the limits of a topic. Raises `ConfigError` if it can't be used, and `SinkUnavailable`."""
+    partitions = partition_count(admin, connection, topic)
+    if partitions is None:
+        raise ConfigError(
+            f"topic {topic!r} does not exist at {connection.bootstrap_servers}; create it, with as many partitions as "
+            "its readers need"
+        )
+    settings = topic_settings(admin, connection, topic)
+    bytes_max = int(settings["max.message.bytes"])
+    if bytes_max < 2 * OVERHEAD_BYTES:
+        raise ConfigError(
+            f"topic {topic!r} takes {bytes_max} bytes at once (max.message.bytes), and its sink needs at least "
+            f"{2 * OVERHEAD_BYTES}"
+        )
+    return TopicLimits(topic, partitions, bytes_max, "compact" in settings["cleanup.policy"])
+
+
+def partition_count(admin: AdminClient, connection: SinkConnection, topic: str) -> int | None:
+    """The number of partitions of a topic, None if there is no such topic. Raises `SinkUnavailable`."""
+    futures = admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)
+    try:
+        return len(futures[topic].result().partitions)
+    except KafkaException as error:
+        if kafka_error(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return None
+        raise connection.unavailable(f"topic {topic!r} can't be described", error) from error
+
+
+def topic_settings(admin: AdminClient, connection: SinkConnection, topic: str) -> dict[str, str]:
+    """The settings of a topic. Raises `SinkUnavailable`."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    try:
+        entries: dict[str, Any] = admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result()
+    except KafkaException as error:
+        raise connection.unavailable(f"the settings of topic {topic!r} can't be read", error) from error
+    return {name: entry.value for name, entry in entries.items()}
+
+
+def cluster_id(admin: AdminClient, connection: SinkConnection) -> str:
+    """Return the id of the cluster. Raises `SinkUnavailable`."""
+    try:
+        return str(admin.describe_cluster(request_timeout=TIMEOUT_S).result().cluster_id)
+    except KafkaException as error:
+        raise connection.unavailable("the cluster can't be described", error) from error
