@@ -71,6 +71,12 @@ class Digest:
     event_us: int | None = field(default=None, compare=False)
 
 
+PortionRow = tuple[str, int, int, int]
+"""A portion of a batch that one task reads: source and index of its partition, and the offsets `start` and `until`.
+
+Portions are sent to tasks and back as plain rows, which are pickled and compared without Python.
+"""
+
 MessageKey = tuple[PartitionId, Offset]
 """The identity of a message: its partition and its offset."""
 
@@ -164,12 +170,21 @@ class BatchMetadata:
 
     def portions(self) -> Iterator[tuple[PartitionId, OffsetRange]]:
         """Yield the ranges to read, sorted and split by `split_records`: the same for every attempt at this batch."""
-        for partition, offsets in self.non_empty():
-            size = self.split_records or len(offsets)
-            first = offsets.start // size * size if self.split_records else offsets.start
-            for start in range(first, offsets.until, size):
-                bounds = Offset(max(start, offsets.start)), Offset(min(start + size, offsets.until))
-                yield partition, OffsetRange(*bounds)
+        for source, index, start, until in self.portion_rows():
+            yield PartitionId(source, index), OffsetRange(Offset(start), Offset(until))
+
+    def portion_rows(self) -> list[PortionRow]:
+        """Return the same portions as plain rows, in the same order."""
+        rows = sorted((*partition, offsets.start, offsets.until) for partition, offsets in self.ranges.items())
+        size = self.split_records
+        if size is None:
+            return [row for row in rows if row[2] < row[3]]
+        return [
+            (source, index, max(first, start), min(first + size, until))
+            for source, index, start, until in rows
+            for first in range(start // size * size, until, size)
+            if start < until
+        ]
 
     def with_digests(self, digests: Mapping[PartitionId, Digest]) -> BatchMetadata:
         """Return the same batch, with digests of the records that were read."""

@@ -108,7 +108,7 @@ def test_each_spout_has_its_own_parallelism() -> None:
     assert batch is not None
     program = make_program(topology, topology.spout.reader())
     dealt = AttemptInput.of(FIRST, batch, program.spout).portions
-    tasks = [Counter(partition.source.partition("/")[0] for partition, *_ in task) for task in dealt]
+    tasks = [Counter(source.partition("/")[0] for (source, *_), _ in task) for task in dealt]
     assert [set(task) for task in tasks] == [{"one", "two"}, {"two"}, {"two"}]
     assert (sum(tasks, Counter()), max(task["two"] for task in tasks)) == (Counter(one=3, two=5), 2)
 

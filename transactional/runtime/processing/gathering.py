@@ -10,6 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 import pyarrow as pa
 
@@ -121,12 +122,13 @@ def _check_reports(program: TaskProgram, reports: list[TaskReport]) -> None:
 
 def _check_ranges(batch: BatchMetadata, reports: list[TaskReport]) -> None:
     """Raise `TuplesLost` unless the tasks have read the ranges of this batch exactly once."""
-    expected, actual = Counter(batch.portions()), Counter(portion for report in reports for portion in report.digests)
-    if actual != expected:
-        partition, offsets = portion = min((actual - expected) | (expected - actual))
+    expected_rows, rows = batch.portion_rows(), sorted(row for report in reports for row, *_ in report.digests)
+    if rows != expected_rows:
+        expected, actual = Counter(expected_rows), Counter(rows)
+        source, index, start, until = row = min((actual - expected) | (expected - actual))
         raise TuplesLost(
-            f"offsets {offsets} of partition {partition} were read {actual[portion]} times, and are "
-            f"{expected[portion]} times in the batch: what has come belongs to another attempt"
+            f"offsets [{start}, {until}) of partition {PartitionId(source, index)} were read {actual[row]} times, and "
+            f"are {expected[row]} times in the batch: what has come belongs to another attempt"
         )
 
 
@@ -162,12 +164,16 @@ def _check_counts(
 
 def _digests(reports: list[TaskReport]) -> dict[PartitionId, Digest]:
     """Return the digest of each partition. Digests of a partition that was read in portions are combined."""
+    digests: dict[PartitionId, Digest] = {}
     portions: dict[PartitionId, list[Digest]] = {}
-    for (partition, _), digest in sorted(part for report in reports for part in report.digests.items()):
-        portions.setdefault(partition, []).append(digest)
-    return {
-        partition: parts[0] if len(parts) == 1 else _combine_digests(parts) for partition, parts in portions.items()
-    }
+    rows = sorted((row for report in reports for row in report.digests), key=itemgetter(0))
+    for (source, index, _, _), records, checksum, size, event_us in rows:
+        partition, digest = PartitionId(source, index), Digest(records, checksum, size, event_us)
+        if partition in digests:
+            portions.setdefault(partition, [digests[partition]]).append(digest)
+        else:
+            digests[partition] = digest
+    return digests | {partition: _combine_digests(parts) for partition, parts in portions.items()}
 
 
 def _combine_digests(parts: list[Digest]) -> Digest:

@@ -19,7 +19,7 @@ from transactional.core.ports import DeadLetter, RefusedRecord
 from transactional.core.ports.dead_letters import values_from_json, values_to_json
 from transactional.model.arrow import RecordDigest, conform, from_ipc, to_ipc
 from transactional.model.arrow.zones import naive_times_in
-from transactional.model.batch import Digest, OffsetRange, PartitionId
+from transactional.model.batch import Offset, OffsetRange, PartitionId
 from transactional.model.errors import CorruptRecord
 from transactional.model.letters import Exclusion, Letter
 from transactional.model.messages import Unfinished
@@ -28,6 +28,7 @@ from transactional.runtime.tasks.emitting import Emitter
 from transactional.runtime.tasks.failing.losses import skipping_losses
 from transactional.runtime.tasks.following import reading_with_roots
 from transactional.runtime.tasks.items import (
+    DigestRow,
     Incomplete,
     Item,
     NotFinished,
@@ -139,7 +140,7 @@ class _Task(TaskLoop):
         facts = [exclusion.fingerprint for exclusion in inputs.excluded if exclusion.component == spout.id]
         self.reader = spout.reader.with_facts(facts) if facts else spout.reader
         self.sent: list[Item] = []
-        self.digests: dict[tuple[PartitionId, OffsetRange], Digest] = {}
+        self.digests: list[DigestRow] = []
         self.letters_sent: Counter[Subscription] = Counter()
 
     def run(self, received: Received) -> TaskFailed | None:
@@ -193,7 +194,7 @@ class _Task(TaskLoop):
         sent = Counter({key: rows for emitter in self.emitters.values() for key, rows in emitter.sent.items()})
         sent.update(self.letters_sent)
         received = {key: rows for operator in self.operators.values() for key, rows in operator.received.items()}
-        self.sent.append(TaskReport(self._order(), sent, received, self.digests, self.late_counts, self.counted))
+        self.sent.append(TaskReport(self._order(), sent, received, tuple(self.digests), self.late_counts, self.counted))
 
     def incomplete(self) -> list[Incomplete]:
         """Return notes for all tasks that this one sends tuples to."""
@@ -259,13 +260,18 @@ class _Task(TaskLoop):
 
     def _read(self) -> None:
         stream_of = self.reader.stream_of
+        portions = self.inputs.portions[self.task]
+        ranges = [
+            (PartitionId(source, index), OffsetRange(Offset(start), Offset(until)))
+            for (source, index, start, until), _ in portions
+        ]
         with guarding(self.program.spout.id):
-            self.reader.expect([portion[:2] for portion in self.inputs.portions[self.task]])
-        for partition, offsets, metadata in self.inputs.portions[self.task]:
+            self.reader.expect(ranges)
+        for (partition, offsets), (row, metadata) in zip(ranges, portions, strict=True):
             stream = stream_of(partition)
             digest = self._digest(stream)
             self._emit_read(digest, stream, partition, offsets, metadata)
-            self.digests[partition, offsets] = Digest(digest.records, digest.checksum, digest.bytes, digest.event_us)
+            self.digests.append((row, digest.records, digest.checksum, digest.bytes, digest.event_us))
         for partition, offsets in self.inputs.again[self.task] if self.inputs.again else ():
             self._emit_read(None, stream_of(partition), partition, offsets)
 

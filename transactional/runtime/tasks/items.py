@@ -12,13 +12,16 @@ from typing import TypeGuard
 
 from transactional.core.ports import DeadLetter
 from transactional.core.ports.staged import SplitRows, StagedBytes, StagedFile
-from transactional.model.batch import Digest, OffsetRange, PartitionId
+from transactional.model.batch import PortionRow
 from transactional.model.letters import Exclusion
 from transactional.model.messages import Unfinished
 
 Order = tuple[int, int, int]
 """The stage and the task that have sent an item, and its number among the items of that task. Sorted by it, received
 items are the same on every retry."""
+
+DigestRow = tuple[PortionRow, int, int, int, int | None]
+"""A portion that was read, and the fields of its `Digest`."""
 
 Subscription = tuple[str, str, str]
 """A component, one of its streams, and a bolt that subscribes to it."""
@@ -112,7 +115,7 @@ class TaskReport:
     order: Order
     sent: Mapping[Subscription, int]
     received: Mapping[Subscription, int]
-    digests: Mapping[tuple[PartitionId, OffsetRange], Digest]
+    digests: tuple[DigestRow, ...]
     late_counts: Mapping[str, int] = field(default_factory=dict)
     """Late tuples, by the component with the windows that have left them out."""
     counted: Mapping[tuple[str, str], int] = field(default_factory=dict)

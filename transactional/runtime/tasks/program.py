@@ -15,7 +15,7 @@ import pyarrow as pa
 from transactional.core.ports import Aggregator, PartitionReader
 from transactional.core.ports.staged import Scratch, Stager
 from transactional.model.attempt import TransactionAttempt
-from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId, PortionRow
 from transactional.model.errors import ProtocolError
 from transactional.model.facts import BatchFacts, EventTime
 from transactional.model.groupings import Grouping
@@ -204,11 +204,11 @@ def check_sendable(program: TaskProgram) -> None:
 class AttemptInput:
     """The input of every task of an attempt: the attempt, and the portions that each task of the spout reads.
 
-    A portion is a partition, a range of its offsets, and the metadata that the batch stores for the partition.
+    A portion is a row of the batch, with the metadata that the batch stores for the partition.
     """
 
     attempt: TransactionAttempt
-    portions: tuple[tuple[tuple[PartitionId, OffsetRange, Any], ...], ...]
+    portions: tuple[tuple[tuple[PortionRow, Any], ...], ...]
     excluded: tuple[Exclusion, ...] = ()
     letters: tuple[Letter, ...] = ()
     facts: BatchFacts | None = None
@@ -226,12 +226,17 @@ class AttemptInput:
         different parallelism, the partitions of one with fewer tasks go to the first tasks.
         """
         task_count = spout.parallelism
-        portions: list[list[tuple[PartitionId, OffsetRange, Any]]] = [[] for _ in range(task_count)]
+        portions: list[list[tuple[PortionRow, Any]]] = [[] for _ in range(task_count)]
         first_task = {partition: position for position, partition in enumerate(sorted(batch.ranges))}
-        for partition, offsets in batch.portions():
-            number = offsets.start // batch.split_records if batch.split_records else 0
-            task = (first_task[partition] + number) % spout.reader.count_tasks(partition, task_count)
-            portions[task].append((partition, offsets, batch.metadata.get(partition)))
+        tasks_by_source = dict[str, int]()
+        for row in batch.portion_rows():
+            source, index, start, _ = row
+            partition = PartitionId(source, index)
+            if source not in tasks_by_source:
+                tasks_by_source[source] = spout.reader.count_tasks(partition, task_count)
+            number = start // batch.split_records if batch.split_records else 0
+            task = (first_task[partition] + number) % tasks_by_source[source]
+            portions[task].append((row, batch.metadata.get(partition)))
         excluded = tuple(replace(exclusion, error="") for exclusion in batch.excluded)  # `gather` knows the errors
         again: list[list[tuple[PartitionId, OffsetRange]]] = [[] for _ in range(task_count)]
         for message in batch.again:

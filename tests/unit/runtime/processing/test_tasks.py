@@ -67,14 +67,16 @@ def test_partitions_are_dealt_out_by_their_position_and_empty_ranges_left_out() 
     """Storm row T22: task i has partitions i, i + P, …"""
     ranges = {partition(3): offsets(0, 2), partition(1): offsets(5, 5), partition(0): offsets(1, 4)}
     inputs = AttemptInput.of(FIRST, BatchMetadata(ranges), spout_of(2))
-    first = ((partition(0), offsets(1, 4), None), (partition(3), offsets(0, 2), None))
+    first = (((*partition(0), 1, 4), None), ((*partition(3), 0, 2), None))
     assert inputs == AttemptInput(FIRST, (first, ()))
 
 
 def test_a_partition_that_joins_may_move_others_but_is_dealt_once() -> None:
     for count in range(1, 6):
         batch = BatchMetadata({partition(index): offsets(0, 1) for index in range(count)})
-        dealt = [p for task in AttemptInput.of(FIRST, batch, spout_of(3)).portions for p, _, _ in task]
+        dealt = [
+            PartitionId(*row[:2]) for task in AttemptInput.of(FIRST, batch, spout_of(3)).portions for row, _ in task
+        ]
         assert sorted(dealt) == [partition(index) for index in range(count)]
 
 
@@ -352,18 +354,18 @@ def shift_ranges(items: list[Item]) -> list[Item]:
     """As if the items of an attempt at an earlier batch had come."""
 
     def shifted(item: TaskReport) -> TaskReport:
-        at = {(p, offsets(read.start + 30, read.until + 30)): digest for (p, read), digest in item.digests.items()}
-        return replace(item, digests=at)
+        rows = (((*row[:2], row[2] + 30, row[3] + 30), *evidence) for row, *evidence in item.digests)
+        return replace(item, digests=tuple(rows))  # type: ignore[arg-type]
 
     return [shifted(item) if isinstance(item, TaskReport) else item for item in items]
 
 
 def forget_ranges(items: list[Item]) -> list[Item]:
-    return [replace(item, digests={}) if isinstance(item, TaskReport) else item for item in items]
+    return [replace(item, digests=()) if isinstance(item, TaskReport) else item for item in items]
 
 
 def read_by_all(items: list[Item]) -> list[Item]:
-    read = {key: digest for item in items if isinstance(item, TaskReport) for key, digest in item.digests.items()}
+    read = tuple(row for item in items if isinstance(item, TaskReport) for row in item.digests)
     return [replace(item, digests=read) if isinstance(item, TaskReport) else item for item in items]
 
 
@@ -469,7 +471,7 @@ def test_a_long_partition_is_read_by_several_tasks_and_its_digest_does_not_depen
     topology = made.build()
     batch = BatchMetadata({partition(0): offsets(3, 23), partition(1): offsets(0, 2)}, split_records=5)
     dealt = AttemptInput.of(FIRST, batch, spout_of(parallelism)).portions
-    parts = sorted((p.index, part.start, part.until) for task in dealt for p, part, _ in task)
+    parts = sorted(row[1:] for task in dealt for row, _ in task)
     assert parts == [(0, 3, 5), (0, 5, 10), (0, 10, 15), (0, 15, 20), (0, 20, 23), (1, 0, 2)]
     assert max(len(task) for task in dealt) <= -(-6 // parallelism) + 1, "spread over the tasks"
     found = processed(topology, batch).digests
@@ -481,9 +483,9 @@ def test_a_long_partition_is_read_by_several_tasks_and_its_digest_does_not_depen
 def test_the_event_time_of_a_partition_is_the_newest_of_its_portions() -> None:
     """Else windows would close as late as its oldest record says."""
     program = make_program(counted_words(), NoReader())
-    portions = {(partition(0), offsets(at, at + 5)): Digest(5, at, event_us=us) for at, us in ((0, 30), (5, 70))}
-    portions[partition(0), offsets(10, 15)] = Digest(5, 9)
+    times = ((0, 30), (5, 70), (10, None))
+    portions = tuple(((*partition(0), start, start + 5), 5, start, 0, us) for start, us in times)
     tasks = [(stage.index, task) for stage in program.plan.stages for task in range(stage.task_count)]
-    items = [TaskReport((*task, 0), {}, {}, portions if task == tasks[0] else {}) for task in tasks]
+    items = [TaskReport((*task, 0), {}, {}, portions if task == tasks[0] else ()) for task in tasks]
     batch = BatchMetadata({partition(0): offsets(0, 15)}, split_records=5)
     assert gather(program, batch, items).digests[partition(0)].event_us == 70
