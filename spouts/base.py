@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Self
 
 from spouts.planning import (
@@ -26,6 +27,7 @@ from spouts.planning import (
     plan_batch,
 )
 from transactional.core.ports import PartitionReader, Spout
+from transactional.core.ports.spout_parts import Backlog, Planning, Replays, SpoutParts
 from transactional.model.batch import BatchLimit, BatchMetadata, Offset, PartitionId
 from transactional.model.facts import Listing
 from transactional.model.schema import Schema
@@ -33,7 +35,7 @@ from transactional.model.schema import Schema
 _log = logging.getLogger(__name__)
 
 
-class PartitionedSpout(Spout):
+class PartitionedSpout(Spout, Planning, Backlog, Replays):
     """The base class of the built-in spouts, and of your own: report what the logs hold, and provide a reader.
 
     A batch stays within `limits` and, with `target_latency_ms`, within the limit of the last call of `limit_batches`.
@@ -59,6 +61,11 @@ class PartitionedSpout(Spout):
     @abstractmethod
     def replays_exactly(self) -> bool:
         """True for a transactional spout, False for an opaque one."""
+
+    @property
+    def parts(self) -> SpoutParts:
+        """The spout's own planning, backlog and checks."""
+        return replace(super().parts, planning=self, backlog=self, replays=self)
 
     @abstractmethod
     def logs(self, previous_batch: BatchMetadata) -> Logs:

@@ -12,11 +12,13 @@ import copy
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 from spouts.contract_ports import Contract, ContractOfPartitions, ContractOfParts
 from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, attribute_errors_to, shorten
 from transactional.core.ports import Spout
+from transactional.core.ports.spout_parts import Backlog, Planning, Replays, SpoutParts
 from transactional.model.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.errors import ConfigError
 from transactional.model.facts import Listing
@@ -29,7 +31,7 @@ _PART = "part"
 _START = Offset(0)
 
 
-class ContractSpout(Spout):
+class ContractSpout(Spout, Planning, Backlog, Replays):
     """The driver's side of a contract, as the engine sees it (`transactional.core.ports.Spout`)."""
 
     def __init__(self, contract: Contract, *, replays_exactly: bool) -> None:
@@ -47,6 +49,11 @@ class ContractSpout(Spout):
     def replays_exactly(self) -> bool:
         """True for a transactional contract, False for an opaque one."""
         return self._replays_exactly
+
+    @property
+    def parts(self) -> SpoutParts:
+        """The spout's own planning, backlog and checks."""
+        return replace(super().parts, planning=self, backlog=self, replays=self)
 
     def identity(self) -> Mapping[str, str]:
         """Return the class, the fields, and the identity that the contract adds."""

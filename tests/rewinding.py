@@ -112,7 +112,9 @@ def run(topology: Topology, store: CoordinatorStore, *, owner: str = "run", cloc
     one, as in a run that goes on: this one is told to drain as soon as the last record is planned."""
 
     def drain_at_end(at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        if isinstance(event, BatchPlanned) and (event.batch is None or topology.spout.lag(event.batch) == 0):
+        if isinstance(event, BatchPlanned) and (
+            event.batch is None or topology.spout.parts.backlog.lag(event.batch) == 0
+        ):
             driver.drain()
 
     config = TopologyConfig(stop_when_drained=True, attempts_max=1, retry_pause_ms=1, idle_pause_ms=1, tick_ms=10)

@@ -37,6 +37,11 @@ class KafkaPartitionReader(PartitionReader):
     output: Schema
     translator: Translator | None = None
 
+    @property
+    def refuses_records(self) -> bool:
+        """True if the translator has `on_error="dead_letter"`."""
+        return self.translator is not None and self.translator.sets_aside
+
     def expect(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> None:
         """Begin to fetch the ranges, with one consumer if there are many."""
         consumer_pool().expect(self.connection, [requested for requested in ranges if len(requested[1])])

@@ -43,6 +43,7 @@ from spouts.kafka.topics import TopicWatch
 from spouts.kafka.translators import Translator, check_translator
 from spouts.planning import Limits, Logs, PartitionLog, mean_record_bytes
 from transactional.core.ports.examining import SourceAddress
+from transactional.core.ports.spout_parts import SourceExamination, SpoutParts
 from transactional.model.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.model.errors import BatchLost, ConfigError, ReplayMismatch, SourceUnavailable
 from transactional.model.schema import Schema
@@ -53,7 +54,7 @@ BATCH_RECORDS_MAX = 100_000
 """The default limit of a batch. With a backlog, larger batches raise the throughput, and the latency."""
 
 
-class KafkaSpout(PartitionedSpout):
+class KafkaSpout(PartitionedSpout, SourceExamination):
     """The base class of the two Kafka spouts; use one of those.
 
     `topics` are names, a `TopicPattern`, or `TopicPartitions`. `start` says where to begin in partitions for which no
@@ -128,6 +129,11 @@ class KafkaSpout(PartitionedSpout):
     def topics(self) -> tuple[str, ...]:
         """The names of the topics; with a pattern, the names that matched when the cluster was last queried."""
         return self.subscription.names or tuple(sorted(self._topics))
+
+    @property
+    def parts(self) -> SpoutParts:
+        """The parts of a spout over partitions, and its own examination of the cluster."""
+        return replace(super().parts, examination=self)
 
     def identity(self) -> Mapping[str, str]:
         """Return kind, cluster id and topics, for a transactional spout with topic ids, unless a pattern chooses them.
@@ -277,11 +283,6 @@ class KafkaSpout(PartitionedSpout):
                 raise ReplayMismatch(
                     f"{describe_partition(partition)} was planned as {partition.source!r}, but the topic {problem}"
                 )
-
-    @property
-    def sets_records_aside(self) -> bool:
-        """True if the translator has `on_error="dead_letter"`: the topology needs a table for these records."""
-        return self._translator is not None and self._translator.sets_aside
 
     def reader(self) -> KafkaPartitionReader:
         """Return the reader of the ranges, for the executors."""

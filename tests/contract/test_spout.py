@@ -173,7 +173,7 @@ def test_a_recorded_batch_reads_the_same_after_a_restart(source: Source, spout: 
     restarted = source.spout()
     restarted.open()
     batch = BatchMetadata.from_json(recorded)
-    restarted.check_replay(batch)
+    restarted.parts.replays.check_replay(batch)
     assert words_of(restarted, batch) == [["a", "b"]]
     assert words_of(restarted, planned(restarted, batch)) == [["c"]]
     restarted.close()
@@ -225,14 +225,14 @@ def test_a_reader_that_is_left_half_way_does_no_harm(source: Source, spout: Spou
 
 @of_logs
 def test_lag_counts_what_was_not_read(source: Source, spout: Spout) -> None:
-    assert spout.lag(EMPTY_BATCH) is None
+    assert spout.parts.backlog.lag(EMPTY_BATCH) is None
     source.append(0, ["a", "b"])
     batch = planned(spout)
-    assert spout.lag(EMPTY_BATCH) == 2
-    assert spout.lag(batch) == 0
+    assert spout.parts.backlog.lag(EMPTY_BATCH) == 2
+    assert spout.parts.backlog.lag(batch) == 0
     source.append(1, ["x", "y", "z"])
     planned(spout, batch)
-    assert spout.lag(batch) == 3
+    assert spout.parts.backlog.lag(batch) == 3
 
 
 def test_the_identity_outlives_a_restart(source: Source, spout: Spout) -> None:

@@ -21,7 +21,7 @@ STATES, WINDOWS = "transactional/testing/states", "tests/unit/topology/streams/t
 REPARTITIONS = "tests/unit/topology/streams/test_operations_repartitions.py"
 SHOWN_BY: dict[str, tuple[str, ...]] = {
     "R1": (
-        "tests/unit/core/ports/test_several.py::test_every_tuple_of_every_stream_counts_once",
+        "tests/unit/core/ports/several/test_spouts.py::test_every_tuple_of_every_stream_counts_once",
         "tests/unit/operations/queries/test_client.py::test_what_each_query_answers",
         "tests/unit/topology/streams/test_static.py::test_all_attempts_at_a_batch_read_one_version",
         f"{TRIDENTS}::test_what_only_build_can_know",

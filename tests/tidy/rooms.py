@@ -10,7 +10,7 @@ PACKAGES = ("transactional", "spouts", "state", "sinks", "verifier", "examples")
 
 ROOMS = {
     "transactional/model": (("plumbing",), (".",), ("drawing", "user_code"), ("arrow",), ("aggregates",)),
-    "transactional/core": (("store",), ("store/databases", "ports"), ("machine", "store/sql")),
+    "transactional/core": (("store",), ("store/databases", "ports"), ("machine", "ports/several", "store/sql")),
     "transactional/topology": (
         *(("bolts",), ("windows",), (".",), ("streams/pipelines",), ("streams/aggregates",)),
         *(("reliable", "streams/windows"), ("streams",)),

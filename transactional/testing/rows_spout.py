@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from transactional.core.ports import PartitionReader, Spout
+from transactional.core.ports.spout_parts import Backlog, SpoutParts
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.errors import ConfigError
@@ -17,13 +18,13 @@ from transactional.model.schema import Schema
 _PARTITION = PartitionId("rows", 0)
 
 
-class RowsSpout(Spout):
+class RowsSpout(Spout, Backlog):
     """Gives the rows, `take` of them per batch, with the fields and the guarantee of the spout that it stands for."""
 
     def __init__(self, spout_id: str, stands_for: Spout, rows: Iterable[Sequence[Any]], take: int | None) -> None:
-        if len(stands_for.outputs) > 1:
+        if (stream_count := len(stands_for.parts.streams.outputs)) > 1:
             raise ConfigError(
-                f"complete_topology: rows stand for one stream, and the topology reads {len(stands_for.outputs)}: "
+                f"complete_topology: rows stand for one stream, and the topology reads {stream_count}: "
                 "leave them out, and pass the rows to its spouts"
             )
         self._stands_for = stands_for
@@ -41,6 +42,11 @@ class RowsSpout(Spout):
     def replays_exactly(self) -> bool:
         """The guarantee of the spout that it stands for."""
         return self._stands_for.replays_exactly
+
+    @property
+    def parts(self) -> SpoutParts:
+        """The backlog of the rows."""
+        return replace(super().parts, backlog=self)
 
     def identity(self) -> dict[str, str]:
         """Return the same identity for all rows: a test has no stored progress."""

@@ -348,7 +348,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         default = self._default_time
         names = (name for name, fields in outputs_of(self.spout).items() if default and has_time(fields, default.field))
         default_times = {name: default for name in names if default}
-        return {**self.spout.event_times, **default_times, **self.event_times}
+        return {**self.spout.parts.streams.event_times, **default_times, **self.event_times}
 
     def build(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from transactional.core.ports import Spout
-from transactional.core.ports.several import SeveralSpouts
+from transactional.core.ports.several.spouts import SeveralSpouts
 from transactional.model.errors import ConfigError
 from transactional.model.groupings import DEFAULT_STREAM, Grouping
 

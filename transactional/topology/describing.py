@@ -28,9 +28,10 @@ def describe_topology(topology: Topology) -> dict[str, Any]:
     `stage` is the number of a group of components that share their Spark tasks; None if a component runs on the driver.
     """
     plan = plan_stages(topology)
-    spout = {
+    streams = topology.spout.parts.streams
+    spout: dict[str, Any] = {
         "id": topology.spout_id,
-        "kind": topology.spout.kind,
+        "kind": streams.kind,
         "parallelism": topology.spout_parallelism,
         "phase": WorkPhase.PROCESSING.value,
         "stage": 0,
@@ -38,8 +39,11 @@ def describe_topology(topology: Topology) -> dict[str, Any]:
         "streams": _streams(topology.outputs_of(topology.spout_id)),
         "replays": "exactly" if topology.spout.replays_exactly else "as far as it can",
     }
-    if parts := topology.spout.describe_parts(topology.spout_parallelism):
-        spout["spouts"] = list(parts)
+    if streams.sources:
+        spout["spouts"] = [
+            {"id": source.id, "kind": source.kind, "parallelism": source.tasks or topology.spout_parallelism}
+            for source in streams.sources
+        ]
     steps = {step.component: step for step in plan_steps(topology)}
     bolts = [_describe_component(component, plan, steps.get(component.id)) for component in topology.components]
     return {"topology": topology.id, "guarantee": topology.guarantee.value, "components": [spout, *bolts]}
@@ -151,7 +155,7 @@ def draw_mermaid(topology: Topology) -> str:
     phase."""
     plan = plan_stages(topology)
     numbers = {name: f"n{i}" for i, name in enumerate([topology.spout_id, *(c.id for c in topology.components)])}
-    spouts = [str(part["id"]) for part in topology.spout.describe_parts(topology.spout_parallelism)]
+    spouts = [source.id for source in topology.spout.parts.streams.sources]
     other_spouts = {(topology.spout_id, name): f"s{number}" for number, name in enumerate(spouts[1:], 1)}
     lines = ["flowchart LR", f"    {numbers[topology.spout_id]}([{topology.spout_id}])"]
     lines += [f"    {number}([{name}])" for (_, name), number in other_spouts.items()]

@@ -76,7 +76,7 @@ HIDDEN = Schema.parse("`$id` long, `$root` long, `$more` array<long>")
 
 def outputs_of(spout: Spout, *, is_followed: bool = False) -> dict[str, Schema]:
     """Return the fields that a spout emits, by stream; with the hidden ones if its messages are followed."""
-    outputs = dict(spout.outputs)
+    outputs = dict(spout.parts.streams.outputs)
     return {stream: with_hidden(schema) for stream, schema in outputs.items()} if is_followed else outputs
 
 
@@ -307,7 +307,7 @@ class Topology:
             fingerprint[SINKS] = {name: self._sink_fingerprint(name, sink) for name, sink in sinks.items()}
         if self.event_times:
             # Of several streams the one that is declared first has the default stream.
-            first = self.spout_id if self.spout.streams else DEFAULT_STREAM
+            first = self.spout_id if self.spout.parts.streams.names else DEFAULT_STREAM
             times = {
                 first if name == DEFAULT_STREAM else name: event_time.field
                 for name, event_time in self.event_times.items()

@@ -95,13 +95,13 @@ def wire(
 
     `is_followed` is true if the tuples of the spout carry hidden fields.
     """
-    spouts = spout.streams or (spout_id,)
+    spouts = spout.parts.streams.names or (spout_id,)
     return _Wiring(spout_id, spouts, outputs_of(spout, is_followed=is_followed), bolts).components()
 
 
 def check_states(topology: Topology, *, strict: bool) -> None:
     """Raise `ConfigError` if states are missing or shared, or with `strict` if they give a weaker guarantee."""
-    if topology.spout.is_acked and topology.guarantee is Guarantee.EXACTLY_ONCE:
+    if topology.spout.parts.messages.is_acked and topology.guarantee is Guarantee.EXACTLY_ONCE:
         raise ConfigError(
             f"spout {topology.spout_id!r} is a queue that hands a message out once, so nothing can be read again: use "
             "TopologyBuilder with guarantee='at-least-once' or 'at-most-once'"
@@ -110,7 +110,7 @@ def check_states(topology: Topology, *, strict: bool) -> None:
         raise ConfigError(
             f"topology {topology.id!r} has no committer, so it would have no effect: add set_committer_bolt(…)"
         )
-    if topology.dead_letters is None and topology.spout.sets_records_aside:
+    if topology.dead_letters is None and topology.spout.reader().refuses_records:
         raise ConfigError(
             f"spout {topology.spout_id!r} sets records aside (on_error='dead_letter'), and topology "
             f"{topology.id!r} has no table for them: add set_dead_letters(DeadLetterTable('path/of/a/table'))"

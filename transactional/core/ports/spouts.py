@@ -1,8 +1,8 @@
 """The port of spouts: what every source offers the engine, and the further abilities that a source may have.
 
-A `Spout` runs in the driver and plans batches; its `PartitionReader` is sent to the executors and reads them. Abilities
-are methods with a default that is true of a source without them, so the engine never has to look for a method. Each
-port has several implementations, and one contract suite (`tests/contract`) that all of them pass.
+A `Spout` runs in the driver and plans batches; its `PartitionReader` is sent to the executors and reads them. What else
+a spout can do are its parts (`spout_parts`). Each port has several implementations, and one contract suite
+(`tests/contract`) that all of them pass.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from transactional.core.ports.examining import SourceAddress
-from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
+from transactional.core.ports.spout_parts import SpoutParts, Streams
+from transactional.model.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.model.errors import ConfigError
-from transactional.model.facts import EventTime, Listing
 from transactional.model.groupings import DEFAULT_STREAM
-from transactional.model.messages import FailedMessage
 from transactional.model.schema import Schema
 
 if TYPE_CHECKING:
@@ -41,6 +39,11 @@ class PartitionReader(ABC):
     """
 
     __slots__ = ()
+
+    @property
+    def refuses_records(self) -> bool:
+        """True if `read_or_refuse` refuses records, so that the topology needs a table of dead letters."""
+        return False
 
     @abstractmethod
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
@@ -112,8 +115,7 @@ class PartitionReader(ABC):
 class Spout(ABC):
     """A source of batches, as the driver sees it: the base of every spout.
 
-    The abstract methods are those that every spout has. The other methods are abilities, whose defaults are those of a
-    spout without them. A spout that wraps others passes all of them on.
+    These methods are all that a spout needs. What else it can do are its `parts`.
     """
 
     @property
@@ -125,6 +127,14 @@ class Spout(ABC):
     @abstractmethod
     def replays_exactly(self) -> bool:
         """True: transactional, a recorded batch can be read again. False: opaque, a replay may be a different batch."""
+
+    @property
+    def parts(self) -> SpoutParts:
+        """The further abilities of the spout, by default none.
+
+        A spout with abilities replaces their parts in those of its base class: `replace(super().parts, backlog=self)`.
+        """
+        return SpoutParts(Streams({DEFAULT_STREAM: self.output}, type(self).__name__))
 
     @abstractmethod
     def identity(self) -> Mapping[str, str]:
@@ -147,16 +157,6 @@ class Spout(ABC):
     def reader(self) -> PartitionReader:
         """Return the reader of the batches' ranges, for the executors. May be called before `open`."""
 
-    @property
-    def has_ended(self) -> bool:
-        """True if `plan` returned None because the source has no more, so that a run until drained may end.
-
-        False if the source is merely not ready.
-        """
-        return True
-
-    # --- connections ----------------------------------------------------------------------------------------------
-
     def open(self) -> None:  # noqa: B027 - optional
         """Connect, and check the source.
 
@@ -174,135 +174,11 @@ class Spout(ABC):
         """
         return copy.copy(self)
 
-    # --- what happens to a batch ----------------------------------------------------------------------------------
-
-    def check_replay(self, batch: BatchMetadata) -> None:  # noqa: B027 - optional
-        """Raise `BatchLost` if a recorded batch of a transactional spout can no longer be read."""
-
-    def check_read(self, batch: BatchMetadata) -> None:  # noqa: B027 - optional
-        """Raise `ReplayMismatch` unless it is certain that the planned records were read. Called after the read.
-
-        For differences that no task can detect by itself, such as a source that was recreated under the same name.
-        """
-
     def committed(self, batch: BatchMetadata) -> None:  # noqa: B027 - optional
         """Take notice that a batch is committed; it may mirror the positions for lag tools. Must not raise.
 
         Called after each transaction commit, and again for the last one when a run starts, since the process may have
         died before the call.
-        """
-
-    # --- what is emitted ------------------------------------------------------------------------------------------
-
-    @property
-    def outputs(self) -> Mapping[str, Schema]:
-        """The fields by stream, the default stream among them (see `PartitionReader.stream_of`)."""
-        return {DEFAULT_STREAM: self.output}
-
-    @property
-    def event_times(self) -> Mapping[str, EventTime]:
-        """The timestamp fields that say when an event happened, by stream. By default none is known."""
-        return {}
-
-    @property
-    def sets_records_aside(self) -> bool:
-        """True if the reader refuses records, so that the topology needs a table of dead letters."""
-        return False
-
-    @property
-    def kind(self) -> str:
-        """The kind of source, for descriptions of the topology."""
-        return type(self).__name__
-
-    @property
-    def streams(self) -> Sequence[str]:
-        """The streams, as declared, whose names its partitions begin with (see `stream_names`). By default none."""
-        return ()
-
-    # --- how far behind -------------------------------------------------------------------------------------------
-
-    def lag(self, previous_batch: BatchMetadata) -> int | None:
-        """Return the number of offsets after the given batch, as of the last planning, or None if unknown.
-
-        Called in the driver's thread, so it must be fast and must not raise.
-        """
-        return None
-
-    def lag_by_partition(self, previous_batch: BatchMetadata) -> Mapping[PartitionId, int] | None:
-        """Return the `lag` of each partition, or None if unknown. Called in the driver's thread as well."""
-        return None
-
-    def list_partitions(self, previous_batch: BatchMetadata) -> Mapping[PartitionId, Listing]:
-        """Return the partitions of the source, each with what it has that no batch up to `previous_batch` has read.
-
-        Windows wait for partitions of which no event time is known yet. The answer is as of the last planning; a second
-        call after the same planning queries the source. By default there are none: windows wait for no partition.
-        Raises the errors of `plan`.
-        """
-        return {}
-
-    def describe_parts(self, tasks: int) -> Sequence[Mapping[str, Any]]:
-        """Return id, kind and parallelism of each spout that this one is made of, by default none.
-
-        `tasks` is the number of tasks that read this spout.
-        """
-        return ()
-
-    # --- sizes ----------------------------------------------------------------------------------------------------
-
-    @property
-    def can_limit_batches(self) -> bool:
-        """True if the spout has `limit_batches`, which `target_latency_ms` requires."""
-        return False
-
-    @property
-    def batch_records_max(self) -> int | None:
-        """The spout's own limit on the records of a batch, or None."""
-        return None
-
-    def limit_batches(self, limit: BatchLimit) -> None:
-        """Plan no batch above this limit from now on, nor above the spout's own limits.
-
-        Called before `plan`, rarely twice with the same limit. Raises `ConfigError` if the spout can't respect it.
-        """
-        raise ConfigError(f"the batches of a {type(self).__name__} can't be limited")
-
-    # --- examination ----------------------------------------------------------------------------------------------
-
-    def addresses(self) -> Mapping[str, SourceAddress]:
-        """Return the address of the source, for readers without the spout. Reads nothing.
-
-        There is one address per prefix of partitions' names, `""` for names without one. By default none is known.
-        """
-        return {}
-
-    def read_held_ranges(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
-        """Read the range of offsets that the source holds now, for each of these partitions.
-
-        None for a partition that no longer exists, or whose topic was recreated. Partitions of which the source knows
-        nothing are left out, by default all. A partition of a recreated topic is left out, too, if one of the newer
-        topic is requested: that one is already being read. The spout need not be open. Raises `OperatingError` if the
-        source does not respond.
-        """
-        return {}
-
-    # --- messages that are acked ----------------------------------------------------------------------------------
-
-    @property
-    def is_acked(self) -> bool:
-        """True if the spout is notified which of its messages were processed, and which have failed.
-
-        Such a spout decides itself which messages it emits again. Nothing can be read from it twice.
-        """
-        return False
-
-    def ack_at_once(self) -> None:  # noqa: B027 - optional
-        """Emit no message a second time. Called before `open` if the topology has at most once."""
-
-    def acknowledge(self, batch: BatchMetadata, failed: Sequence[FailedMessage]) -> None:  # noqa: B027 - optional
-        """Acknowledge the messages of a committed batch, except for those that have failed. Must not raise.
-
-        Called once after each transaction commit.
         """
 
 

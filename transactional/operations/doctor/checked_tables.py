@@ -63,7 +63,7 @@ def checked_sources(topology: Topology) -> list[KafkaSource]:
         KafkaSource(
             address.uri, address.options, address.timeout_ms / 1000, prefix=prefix, leaves_out=address.skips_records
         )
-        for prefix, address in topology.spout.addresses().items()
+        for prefix, address in topology.spout.parts.examination.addresses().items()
         if address.format == "kafka"
     ]
 

@@ -31,7 +31,7 @@ class CountedRecords:
 
     def __call__(self, partition: tuple[str, int]) -> bool | None:
         """Look up a partition by its present name, the source and the index."""
-        stored, names = PartitionId(*partition), tuple(self.topology.spout.streams)
+        stored, names = PartitionId(*partition), tuple(self.topology.spout.parts.streams.names)
         stream, partition_in_stream = split_stream_name(stored)
         if not names and stream and stream in self._former_spouts:
             names, stored = (self.topology.spout_id,), partition_in_stream
@@ -55,7 +55,7 @@ class CountedRecords:
 
     def _stream_of(self, partition: PartitionId) -> str:
         spout = self.topology.spout
-        return spout.reader().stream_of(partition) if len(spout.outputs) > 1 else DEFAULT_STREAM
+        return spout.reader().stream_of(partition) if len(spout.parts.streams.outputs) > 1 else DEFAULT_STREAM
 
     @cached_property
     def _former_spouts(self) -> frozenset[str]:

@@ -32,7 +32,7 @@ def examine_source(topology: Topology, store: StoreReader, status: TopologyStatu
     source = f"source of {topology.spout_id!r}"
     try:
         names = stream_names(topology, store)
-        held_ranges = topology.spout.read_held_ranges(
+        held_ranges = topology.spout.parts.examination.read_held_ranges(
             [partition for partition in batch.ranges if not names.is_removed(partition)]
         )
         positions = list(_examine_positions(topology.spout, batch, held_ranges, source))
@@ -40,7 +40,8 @@ def examine_source(topology: Topology, store: StoreReader, status: TopologyStatu
         with topology.with_open_spout() as examined:
             yield from _examine_fingerprint(examined, store, status)
             is_unknown = not batch.ranges.keys() <= held_ranges.keys()
-            if is_unknown and not positions and not topology.spout.is_acked:  # a queue does not hold what it handed out
+            is_queue = topology.spout.parts.messages.is_acked  # it does not hold what it handed out
+            if is_unknown and not positions and not is_queue:
                 examined.spout.plan(batch, replay=False)
     except BatchLost as error:
         yield Diagnosis(Problem.SOURCE_LOST, source, str(error), "as it says")

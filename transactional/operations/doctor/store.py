@@ -98,7 +98,7 @@ def _log_starts(topology: Topology, names: StreamNames, history: StoreHistory) -
     partitions = _partitions(history)
     current_partitions = {partition: _current_partition(names, history, partition) for partition in partitions}
     try:
-        held_ranges = topology.spout.read_held_ranges(current_partitions.values())
+        held_ranges = topology.spout.parts.examination.read_held_ranges(current_partitions.values())
     except (ConfigError, OperatingError):
         return dict.fromkeys(partitions, ANY_OFFSET)
     if not held_ranges:

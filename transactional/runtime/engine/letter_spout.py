@@ -1,25 +1,24 @@
 """`LetterSpout` wraps a topology's spout for one run, which sends dead letters to their bolts again.
 
 The letters become part of the recorded batch, so the run has the guarantees of any other one. The positions in the
-source do not move. Everything else is delegated to the topology's own spout.
+source do not move. All other parts are those of the topology's own spout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from transactional.core.ports import PartitionReader, Spout
-from transactional.core.ports.examining import SourceAddress
+from transactional.core.ports.spout_parts import Planning, SpoutParts
 from transactional.core.ports.stream_names import current_origin
 from transactional.core.store.history import RunRecord
-from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
+from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange
 from transactional.model.config import TopologyConfig
 from transactional.model.errors import ConfigError
-from transactional.model.facts import EventTime, Listing
 from transactional.model.guarantees import Guarantee
 from transactional.model.letters import Letter
-from transactional.model.messages import FailedMessage
 from transactional.model.schema import Schema
 from transactional.runtime.engine.history.bolts import EarlierBolts
 from transactional.runtime.engine.message_letters import messages_of_letters
@@ -33,7 +32,7 @@ LetterKey = tuple[int, int]
 """The txid of the transaction that has set a tuple aside, and the number of the letter in it."""
 
 
-class LetterSpout(Spout):
+class LetterSpout(Spout, Planning):
     """Plans transactions of dead letters only: the source's positions do not move.
 
     Letters are read from the table when a transaction is planned, under the topology's lease. Letters that were retried
@@ -53,6 +52,12 @@ class LetterSpout(Spout):
         self._topology, self._spout, self._keys, self._runs = topology, topology.spout, keys, runs
         self._planned: set[LetterKey] = set()
         self.returned: set[LetterKey] = set()
+
+    @property
+    def parts(self) -> SpoutParts:
+        """The parts of the topology's spout, but its own planning, and the kind of a run of letters."""
+        parts = self._spout.parts
+        return replace(parts, streams=replace(parts.streams, kind=type(self).__name__), planning=self)
 
     @property
     def has_ended(self) -> bool:
@@ -94,46 +99,6 @@ class LetterSpout(Spout):
     def replays_exactly(self) -> bool:
         return self._spout.replays_exactly
 
-    @property
-    def outputs(self) -> Mapping[str, Schema]:
-        return self._spout.outputs
-
-    @property
-    def kind(self) -> str:
-        """The name of this class, which shows that the run is one of letters."""
-        return type(self).__name__
-
-    @property
-    def streams(self) -> Sequence[str]:
-        return self._spout.streams
-
-    def describe_parts(self, tasks: int) -> Sequence[Mapping[str, Any]]:
-        return self._spout.describe_parts(tasks)
-
-    @property
-    def event_times(self) -> Mapping[str, EventTime]:
-        return self._spout.event_times
-
-    @property
-    def sets_records_aside(self) -> bool:
-        return self._spout.sets_records_aside
-
-    @property
-    def is_acked(self) -> bool:
-        return self._spout.is_acked
-
-    def ack_at_once(self) -> None:
-        self._spout.ack_at_once()
-
-    def acknowledge(self, batch: BatchMetadata, failed: Sequence[FailedMessage]) -> None:
-        self._spout.acknowledge(batch, failed)
-
-    def addresses(self) -> Mapping[str, SourceAddress]:
-        return self._spout.addresses()
-
-    def read_held_ranges(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
-        return self._spout.read_held_ranges(partitions)
-
     def copy_unopened(self) -> Self:
         """Return a copy over a copy of the topology's spout, as `Spout.copy_unopened`."""
         duplicate = super().copy_unopened()
@@ -146,12 +111,6 @@ class LetterSpout(Spout):
     def open(self) -> None:
         self._spout.open()
 
-    def check_replay(self, batch: BatchMetadata) -> None:
-        self._spout.check_replay(batch)
-
-    def check_read(self, batch: BatchMetadata) -> None:
-        self._spout.check_read(batch)
-
     def reader(self) -> PartitionReader:
         return self._spout.reader()
 
@@ -159,16 +118,6 @@ class LetterSpout(Spout):
         self.returned |= self._planned - {letter.key for letter in batch.letters}
         self._planned = set()
         self._spout.committed(batch)
-
-    def lag(self, after: BatchMetadata) -> int | None:
-        return self._spout.lag(after)
-
-    def lag_by_partition(self, after: BatchMetadata) -> Mapping[PartitionId, int] | None:
-        return self._spout.lag_by_partition(after)
-
-    def list_partitions(self, after: BatchMetadata) -> Mapping[PartitionId, Listing]:
-        """Delegate to the spout, which queries the source: letters are planned without it."""
-        return self._spout.list_partitions(after)
 
     def close(self) -> None:
         self._spout.close()
@@ -219,11 +168,11 @@ def waiting_letters(
 def _letter(topology: Topology, row: Mapping[str, Any], bolts: EarlierBolts) -> Letter:
     key, bolt_ids = (row["transaction"], row["number"]), [component.id for component in topology.components]
     source, bolt = (bolts.current_id(row[name], key[0]) or "" for name in ("source", "component"))
-    origin = current_origin(source, row["stream"], topology.spout_id, topology.spout.outputs, bolt_ids)
+    origin = current_origin(source, row["stream"], topology.spout_id, topology.spout.parts.streams.outputs, bolt_ids)
     is_record = row["component"] == row["source"]
     component = origin[0] if is_record else bolt
     inputs = {component.id: [grouping.origin for grouping in component.inputs] for component in topology.components}
-    inputs[topology.spout_id] = [(topology.spout_id, stream) for stream in topology.spout.outputs]
+    inputs[topology.spout_id] = [(topology.spout_id, stream) for stream in topology.spout.parts.streams.outputs]
     if origin not in inputs.get(component, []):
         raise ConfigError(
             f"dead letter {key[0]}:{key[1]} came to {'spout' if is_record else 'bolt'} {row['component']!r} from "

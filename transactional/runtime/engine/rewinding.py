@@ -67,7 +67,7 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
     """
     status = _read_status(topology, store)
     check_no_sinks(status, "a rewind", store.sinks(topology.id))
-    if topology.spout.is_acked:
+    if topology.spout.parts.messages.is_acked:
         raise ConfigError(
             f"spout {topology.spout_id!r} is a queue that hands a message out once, so nothing can be read again: "
             f"topology {topology.id!r} can't be taken back"
@@ -202,7 +202,9 @@ def describe_rereading(spout: Spout, current: BatchMetadata, target: BatchMetada
     records are only known if the spout can be examined. Raises `BeyondKept` if a transactional spout would have to skip
     records, `ConfigError` if it can't read its source again, `OperatingError` if the source does not respond.
     """
-    held_ranges = spout.read_held_ranges((target.ranges or current.ranges).keys()) if current.ranges else {}
+    held_ranges = (
+        spout.parts.examination.read_held_ranges((target.ranges or current.ranges).keys()) if current.ranges else {}
+    )
     lines, deleted = list[str](), list[str]()
     for partition, end_offset in sorted(current.positions().items()):
         offset, held = target.positions().get(partition), held_ranges.get(partition)

@@ -137,9 +137,9 @@ class PhaseRunner:
         """Notify the spout of a transaction commit; returns immediately."""
         spout, processed = self.topology.spout, self._processed.get(attempt)
         self._planning.submit(self._notify, attempt, lambda: spout.committed(batch))
-        if processed is not None and spout.is_acked:
+        if processed is not None and spout.parts.messages.is_acked:
             failed = processed.failed
-            self._planning.submit(self._notify, attempt, lambda: spout.acknowledge(batch, failed))
+            self._planning.submit(self._notify, attempt, lambda: spout.parts.messages.acknowledge(batch, failed))
 
     def maintain(self, attempt: TransactionAttempt) -> None:
         """Maintain the tables, now that this attempt's transaction is committed; returns immediately."""
@@ -261,10 +261,10 @@ class PhaseRunner:
         try:
             with self._spout_lock:
                 if limit is not None:
-                    spout.limit_batches(limit)
+                    spout.parts.planning.limit_batches(limit)
                 batch = spout.plan(after, replay=replay)
-                has_ended = batch is not None or spout.has_ended
-                listing = spout.list_partitions(after) if self.topology.event_times else {}
+                has_ended = batch is not None or spout.parts.planning.has_ended
+                listing = spout.parts.backlog.list_partitions(after) if self.topology.event_times else {}
         except ConfigError as error:
             raise _SpoutMisconfigured(error) from error
         now_ms = self.clock.wall_ms()
@@ -302,11 +302,11 @@ class PhaseRunner:
         try:
             processed = self.executor.run(attempt, batch)
             with self._spout_lock:
-                self.topology.spout.check_read(batch)
+                self.topology.spout.parts.replays.check_read(batch)
         except TransactionalError:
             if self.topology.spout.replays_exactly:
                 with self._spout_lock:
-                    self.topology.spout.check_replay(batch)
+                    self.topology.spout.parts.replays.check_replay(batch)
             raise
         self._processed[attempt], pending, lost_count = self._settle_messages(attempt, batch, processed)
         return ProcessingSucceeded(attempt, processed.digests, pending, lost_count)
@@ -321,7 +321,7 @@ class PhaseRunner:
         """
         lost_count, reason = processed.dropped, processed.reason
         pending, exhausted = tuple[PendingMessage, ...](), tuple[PendingMessage, ...]()
-        if not self.topology.spout.is_acked:
+        if not self.topology.spout.parts.messages.is_acked:
             if len(processed.failed) + len(batch.pending) > PENDING_MAX:
                 raise BoltFailed(
                     f"{len(processed.failed)} messages of one batch failed and {len(batch.pending)} wait, more than "

@@ -133,7 +133,7 @@ def make_sizer(topology: Topology, config: TopologyConfig) -> BatchSizer | None:
     if config.target_latency_ms is None:
         return None
     spout = topology.spout
-    if not spout.can_limit_batches:
+    if not spout.parts.planning.can_limit_batches:
         raise ConfigError(
             f"target_latency_ms is set, but the batches of spout {topology.spout_id!r} can't be limited: give "
             f"{type(spout).__name__} can_limit_batches and limit_batches, or remove the target"
@@ -141,7 +141,7 @@ def make_sizer(topology: Topology, config: TopologyConfig) -> BatchSizer | None:
     return BatchSizer(
         config.target_latency_ms,
         in_flight=config.max_spout_pending,
-        records_max=spout.batch_records_max,
+        records_max=spout.parts.planning.batch_records_max,
     )
 
 

@@ -49,7 +49,7 @@ class _Runs(Sequence[RunRecord]):
 def stream_names(topology: Topology, store: StoreReader) -> StreamNames:
     """Return the translator of the topology's partition names. Raises `StoreUnavailable`."""
     runs = _Runs(partial(store.runs, topology.id, limit=RUNS_MAX))
-    return StreamNames(topology.spout.streams, runs, topology.spout_id)
+    return StreamNames(topology.spout.parts.streams.names, runs, topology.spout_id)
 
 
 def fingerprint_as_stored(topology: Topology, store: StoreReader, fingerprint: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -154,7 +154,7 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         super().set_dead_letters(state)
 
     def _check_spout(self) -> None:
-        if self.spout.sets_records_aside:
+        if self.spout.reader().refuses_records:
             raise ConfigError(
                 f"spout {self.spout_id!r} sets records aside (on_error='dead_letter'), which needs "
                 "guarantee='exactly-once'"
@@ -165,7 +165,7 @@ class TopologyBuilder(TransactionalTopologyBuilder):
                 "its reader has no knows_offsets and read_with_offsets; use ackers=0, or guarantee='at-most-once'"
             )
         if self.guarantee is Guarantee.AT_MOST_ONCE:
-            self.spout.ack_at_once()
+            self.spout.parts.messages.ack_at_once()
 
     def _running(self, declared: BoltDeclarer) -> BoltDeclarer:
         bolt: Any = declared.bolt

@@ -10,13 +10,14 @@ import copy
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
 from transactional.core.ports import PartitionReader, Spout
 from transactional.core.ports.dead_letters import values_from_json, values_to_json
+from transactional.core.ports.spout_parts import Messages, SpoutParts
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.arrow.zones import naive_times_in
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
@@ -155,7 +156,7 @@ class _Instance:
         return emitted
 
 
-class QueueInstances(Spout):
+class QueueInstances(Spout, Messages):
     """The `Spout` that consists of the instances of a `QueueSpout`."""
 
     def __init__(self, prototype: QueueSpout, parallelism: int) -> None:
@@ -175,6 +176,11 @@ class QueueInstances(Spout):
     def replays_exactly(self) -> bool:
         """False: a queue hands a message out once."""
         return False
+
+    @property
+    def parts(self) -> SpoutParts:
+        """The messages of the instances, which are notified of them."""
+        return replace(super().parts, messages=self)
 
     @property
     def is_acked(self) -> bool:

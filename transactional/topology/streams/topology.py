@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 
 from transactional.core.ports import Spout, SpoutMaker, State
 from transactional.core.ports.dead_letters import check_dead_letters
-from transactional.core.ports.several import SeveralSpouts
+from transactional.core.ports.several.spouts import SeveralSpouts
 from transactional.model.arrow.zones import check_naive_times
 from transactional.model.durations import Duration
 from transactional.model.errors import ConfigError
@@ -95,8 +95,8 @@ class TridentTopology(NamesOfStreams):
             self._event_times[stream], self._declarations.event_times[stream] = declared, declared.field
         elif idle_after is not None or max_delay != "0 seconds":
             raise ConfigError(f"stream {name!r}: max_delay and idle_after are those of an event_time, which is missing")
-        elif DEFAULT_STREAM in checked.event_times:
-            self._declarations.event_times[stream] = checked.event_times[DEFAULT_STREAM].field
+        elif (own_time := checked.parts.streams.event_times.get(DEFAULT_STREAM)) is not None:
+            self._declarations.event_times[stream] = own_time.field
         node = self._declarations.graph.add(StreamNode(checked.output, origin=Origin(first, stream, is_late=False)))
         return Stream(self._declarations, node)
 

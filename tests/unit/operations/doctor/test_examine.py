@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import TableFeatures
 
-from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.delta.state import DeltaMapState
 from state.table_state import TableState
 from tests.unit.drivers import DRAINED, WAIT_S, in_background
 from tests.unit.operations.doctor.patients import TABLES, WORDS, Patient, move
 from transactional.core.ports.examining import Problem
+from transactional.core.ports.spout_parts import SourceExamination
 from transactional.core.store import TopologyStatus
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, OperatingError, StoreMismatch, TopologyInUse
@@ -475,8 +475,7 @@ def test_a_gap_of_a_partition_that_the_source_has_deleted_is_excused(
             batch["partitions"][0][2:4] = (each + (txid > 3) for each in batch["partitions"][0][2:4])
             store.execute("UPDATE transactional_attempts SET batch = ? WHERE txid = ?", (json.dumps(batch), txid))
     there = None if is_gone else OffsetRange(Offset(0), Offset(9))
-    spout = OpaqueMemoryTransactionalSpout
-    monkeypatch.setattr(spout, "read_held_ranges", lambda _, names: dict.fromkeys(names, there))
+    monkeypatch.setattr(SourceExamination, "read_held_ranges", lambda _, names: dict.fromkeys(names, there))
     broken = [each for each in patient.examine() if each.problem is Problem.STORE_BROKEN]
     assert bool(broken) != is_gone
 

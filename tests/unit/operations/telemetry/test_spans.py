@@ -94,7 +94,8 @@ def test_a_failed_attempt_is_in_the_same_trace_and_the_next_one_links_to_it(monk
     world, told = World(), Told()
     topology = world.topology()
     error = SourceUnavailable("no broker at kafka://me:hunter2@broker:9092\nmore")
-    monkeypatch.setattr(topology.spout, "check_read", failing(1, error, topology.spout.check_read))
+    replays = topology.spout.parts.replays
+    monkeypatch.setattr(replays, "check_read", failing(1, error, replays.check_read))
     world.run(
         topology,
         TopologyConfig(max_spout_pending=1, stop_when_drained=True, retry_pause_ms=1, tick_ms=1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -13,11 +13,11 @@ from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout, Opaqu
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, total, words
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext
+from transactional.core.ports.spout_parts import SpoutParts, Streams
 from transactional.errors import FailedException
 from transactional.model.batch import PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import BatchFacts, EventTime
-from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
@@ -137,7 +137,11 @@ class Behind(BatchBolt):
 class Timed(MemoryTransactionalSpout):
     """Its field `at` is when something happened."""
 
-    event_times: ClassVar[dict[str, EventTime]] = {"default": EventTime("at", 2_000, max_ahead_ms=None)}
+    @property
+    def parts(self) -> SpoutParts:
+        parts = super().parts
+        times = {"default": EventTime("at", 2_000, max_ahead_ms=None)}
+        return replace(parts, streams=replace(parts.streams, event_times=times))
 
 
 def at(second: int | None) -> tuple[datetime | None]:
@@ -186,8 +190,9 @@ class TwoStreams(MemoryTransactionalSpout):
     """Partition 1 is emitted on a stream of its own."""
 
     @property
-    def outputs(self) -> Mapping[str, Schema]:
-        return {"default": self.output, "odd": self.output}
+    def parts(self) -> SpoutParts:
+        outputs = {"default": self.output, "odd": self.output}
+        return replace(super().parts, streams=Streams(outputs, "two streams"))
 
     def reader(self) -> MemoryPartitionReader:
         return TwoStreamsReader(self._partitions, self.output)

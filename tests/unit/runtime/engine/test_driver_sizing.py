@@ -172,9 +172,9 @@ def test_a_replay_is_exact_whatever_its_limit(kind: type[MemoryTransactionalSpou
 
 def test_dead_letters_are_tried_again_by_their_own_limit_whatever_the_target() -> None:
     spout = LetterSpout(World().topology())
-    assert spout.can_limit_batches
-    spout.limit_batches(BatchLimit(7, None, "so dear"))
-    assert spout.batch_records_max == LETTERS_PER_TRANSACTION
+    assert spout.parts.planning.can_limit_batches
+    spout.parts.planning.limit_batches(BatchLimit(7, None, "so dear"))
+    assert spout.parts.planning.batch_records_max == LETTERS_PER_TRANSACTION
 
 
 class SizedLists(WordLists):
@@ -243,8 +243,8 @@ class Plain(Spout):
 
 def test_a_spout_whose_batches_can_not_be_limited_is_refused_when_the_driver_is_made() -> None:
     world, plain = World(), Plain()
-    with pytest.raises(ConfigError, match="the batches of a Plain can't be limited"):
-        plain.limit_batches(BatchLimit(7, None, "so dear"))
+    with pytest.raises(ConfigError, match="the batches of this spout can't be limited"):
+        plain.parts.planning.limit_batches(BatchLimit(7, None, "so dear"))
     topology = replace(world.topology(), spout=plain)
     with pytest.raises(ConfigError, match=r"target_latency_ms is set, but the batches of spout 'spout' can't be"):
         world.driver(topology, SIZED, executor=LocalExecutor(world.topology()))

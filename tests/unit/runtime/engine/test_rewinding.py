@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout
 from state import SqlMapState
 from tests.rewinding import build, run, store_url
+from transactional.core.ports.spout_parts import SourceExamination, SpoutParts
 from transactional.core.store import Lease
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import BeyondKept
@@ -52,12 +54,16 @@ def offsets(start: int, until: int) -> OffsetRange:
     return OffsetRange(Offset(start), Offset(until))
 
 
-class From(MemoryTransactionalSpout):
+class From(MemoryTransactionalSpout, SourceExamination):
     """Its source holds what comes from an offset on."""
 
     def __init__(self, start: int) -> None:
         super().__init__([[]], "word string", 1)
         self.start = start
+
+    @property
+    def parts(self) -> SpoutParts:
+        return replace(super().parts, examination=self)
 
     def read_held_ranges(self, partitions: Any) -> Any:
         return dict.fromkeys(partitions, offsets(self.start, 9))

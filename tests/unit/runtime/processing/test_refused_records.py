@@ -40,6 +40,10 @@ class RecordReader(PartitionReader):
     records: Any
     kafka: KafkaPartitionReader
 
+    @property
+    def refuses_records(self) -> bool:
+        return self.kafka.refuses_records
+
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
         return (r for r in self.read_or_refuse(partition, offsets, metadata) if isinstance(r, pa.RecordBatch))
 
@@ -78,10 +82,6 @@ class RecordSpout(OpaqueMemoryTransactionalSpout):
     @output.setter
     def output(self, schema: Schema) -> None:
         self._records = schema
-
-    @property
-    def sets_records_aside(self) -> bool:
-        return self.translator.sets_aside
 
     def reader(self) -> Any:
         memory = super().reader()
@@ -189,8 +189,8 @@ def test_a_topology_that_sets_records_aside_needs_a_table_for_them() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kafka_spout_shows_that_it_sets_records_aside(kind: str) -> None:
-    assert OpaqueKafkaSpout("localhost:1", "flights", translator=KINDS[kind][1]).sets_records_aside
-    assert not OpaqueKafkaSpout("localhost:1", "flights", translator=JsonTranslator(NUMBER)).sets_records_aside
+    assert OpaqueKafkaSpout("localhost:1", "flights", translator=KINDS[kind][1]).reader().refuses_records
+    assert not OpaqueKafkaSpout("localhost:1", "flights", translator=JsonTranslator(NUMBER)).reader().refuses_records
 
 
 def test_on_error_is_one_of_those_that_there_are() -> None:

@@ -15,7 +15,7 @@ from spouts.planning import FIRST_RECORD_BYTES, Limits, Logs, PartitionLog, mean
 from tests.unit.spouts.test_planning import Run
 from transactional.core.machine.protocol import BatchPlanned, Event
 from transactional.core.ports import Spout
-from transactional.core.ports.several import SeveralSpouts
+from transactional.core.ports.several.spouts import SeveralSpouts
 from transactional.errors import BatchLost, ConfigError
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId

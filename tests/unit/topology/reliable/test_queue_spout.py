@@ -179,8 +179,8 @@ def test_what_is_planned_and_not_recorded_is_planned_again(guarantee: str) -> No
     assert spout.plan(again, replay=False) == after
     if guarantee == "at-least-once":
         assert not notes("ack")
-        spout.acknowledge(again, [])
-        spout.acknowledge(after, [])
+        spout.parts.messages.acknowledge(again, [])
+        spout.parts.messages.acknowledge(after, [])
     assert notes("ack") == [(0, 0), (0, 1), (0, 7)]
 
 

@@ -169,7 +169,7 @@ class Display:
                     )
 
     def _rate_and_lag(self, batch: BatchMetadata) -> str:
-        lag = self._topology.spout.lag(batch)
+        lag = self._topology.spout.parts.backlog.lag(batch)
         return f"{rows_per_second(self._recent)} rows/s" + ("" if lag is None else f", lag {lag}")
 
     def _print_line(self, text: str) -> None:

@@ -43,7 +43,7 @@ def usable_progress(topology: Topology, store: StoreReader, progress: Progress) 
     earlier = [run.about.topology for run in recorded_by(store.runs(topology.id, limit=RUNS_MAX), progress)]
     has_same_bolts = all(_bolt_fields(each) == _bolt_fields(current) for each in earlier)
     changed = {stream for each in earlier for stream in _changed_streams(_fields_read(each), _fields_read(current))}
-    has_streams = bool(topology.spout.streams)
+    has_streams = bool(topology.spout.parts.streams.names)
 
     def has_same_fields(partition: PartitionId) -> bool:
         return split_stream_name(partition)[0] not in changed if has_streams else not changed

@@ -78,7 +78,7 @@ LAGS_MAX: Final = 50
 def read_lags(spout: Spout, batch: BatchMetadata) -> dict[str, Any]:
     """Return the lag of the source and of its partitions, as stored with a transaction commit."""
     try:
-        lags = spout.lag_by_partition(batch)
+        lags = spout.parts.backlog.lag_by_partition(batch)
     except Exception:
         _log.debug("the spout could not report its lag", exc_info=True)
         return {"lag": None}
@@ -94,7 +94,7 @@ def read_lags(spout: Spout, batch: BatchMetadata) -> dict[str, Any]:
 def lag_of(spout: Spout, batch: BatchMetadata) -> int | None:
     """Return the number of records that the source holds beyond this batch, as last seen, or None if it is unknown."""
     try:
-        return spout.lag(batch)
+        return spout.parts.backlog.lag(batch)
     except Exception:
         _log.debug("the spout could not report its lag", exc_info=True)
         return None

@@ -16,7 +16,7 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.fakes import stored
 from transactional.core.ports import StateKind
-from transactional.core.ports.several import SeveralSpouts
+from transactional.core.ports.several.spouts import SeveralSpouts
 from transactional.errors import ConfigError, FailedException, RetriesExhausted, TopologyChanged
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
@@ -91,7 +91,7 @@ def test_a_batch_has_a_part_of_each_and_carries_positions_on() -> None:
     kept = both.plan(BatchMetadata({**first.ranges, gone: offsets(3, 5)}), replay=False)
     assert kept is not None
     assert kept.ranges == {**second.ranges, gone: offsets(5, 5)}, "positions of a stream that is gone are kept"
-    assert both.lag(first) == 1
+    assert both.parts.backlog.lag(first) == 1
     assert both.reader().stream_of(one) == "default"
     assert both.reader().stream_of(two) == "s1"
 

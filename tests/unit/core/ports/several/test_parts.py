@@ -21,7 +21,9 @@ from tests.unit.runtime.processing.test_refused_records import NUMBER, RecordSpo
 from transactional import RunSummary
 from transactional.core.ports import PartitionReader, Spout
 from transactional.core.ports.examining import Problem
-from transactional.core.ports.several import SeveralReaders, SeveralSpouts
+from transactional.core.ports.several.readers import SeveralReaders
+from transactional.core.ports.several.spouts import SeveralSpouts
+from transactional.core.ports.spout_parts import SourceExamination, SpoutParts
 from transactional.core.ports.stream_names import add_stream_name
 from transactional.errors import BeyondKept, ConfigError
 from transactional.model.attempt import TxId
@@ -154,11 +156,15 @@ def test_a_stream_whose_spout_sets_records_aside_needs_a_table_for_them() -> Non
 # --- examination ------------------------------------------------------------------------------------------------------
 
 
-class Kept(MemoryTransactionalSpout):
+class Kept(MemoryTransactionalSpout, SourceExamination):
     """Its source keeps nothing before an offset, and says so."""
 
     first = 0
     opened = closed = 0
+
+    @property
+    def parts(self) -> SpoutParts:
+        return replace(super().parts, examination=self)
 
     def logs(self, after: BatchMetadata) -> Logs:
         return {at: log and PartitionLog(Offset(self.first), log.end) for at, log in super().logs(after).items()}
@@ -249,10 +255,10 @@ def test_the_lag_is_known_by_partition() -> None:
     both = SeveralSpouts({"a": MemoryTransactionalSpout([[("x",)] * 3], WORD, 1), "b": Kept([[("x",)] * 5], WORD, 2)})
     first = both.plan(EMPTY_BATCH, replay=False)
     assert first is not None
-    lags = both.lag_by_partition(first)
+    lags = both.parts.backlog.lag_by_partition(first)
     assert lags is not None
     assert sorted((each.source.rpartition("/")[2], lag) for each, lag in lags.items()) == [("memory", 2), ("memory", 3)]
-    assert both.lag(first) == 5
+    assert both.parts.backlog.lag(first) == 5
 
 
 def test_the_partitions_of_all_are_listed() -> None:
@@ -265,8 +271,8 @@ def test_the_partitions_of_all_are_listed() -> None:
     }
     first = both.plan(EMPTY_BATCH, replay=False)
     assert first is not None
-    assert both.list_partitions(EMPTY_BATCH) == expected
-    assert both.list_partitions(first) == {**expected, PartitionId("web/memory", 0): Listing.EMPTY}
+    assert both.parts.backlog.list_partitions(EMPTY_BATCH) == expected
+    assert both.parts.backlog.list_partitions(first) == {**expected, PartitionId("web/memory", 0): Listing.EMPTY}
 
 
 SHARED = (((9, 90), 40, (9, 31)), ((90, 9), 40, (31, 9)), ((90, 90), 40, (20, 20)), ((0, 90), 40, (0, 40)))
@@ -280,7 +286,7 @@ def test_a_limit_is_shared_so_that_what_one_leaves_is_for_the_other(
     rows = {f"s{number}": [("x",)] * rows for number, rows in enumerate(behind)}
     both = SeveralSpouts({name: MemoryTransactionalSpout([each], WORD, 10**6) for name, each in rows.items()})
     both.plan(EMPTY_BATCH, replay=False)
-    both.limit_batches(BatchLimit(limit, None, "a test"))
+    both.parts.planning.limit_batches(BatchLimit(limit, None, "a test"))
     batch = both.plan(EMPTY_BATCH, replay=False)
     assert batch is not None
     found = Counter({both.reader().stream_of(partition): len(offsets) for partition, offsets in batch.non_empty()})
