@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.changes.places import DURABLE, PLACES
 from tests.changes.program import TYPES, Program
+from tests.changes.topics import Publishing
 from transactional.core.ports import StateKind
 
 SAME = "the same result"
@@ -21,7 +22,7 @@ class Kind:
     Without `refused` the next run goes on, with the same result as without the change, or what `result` says.
     Otherwise it is refused as TX403, in a line with `refused`. With `accept_changes` it goes on then, with `result`, or
     is refused again: `for_good` is the code and what is in the line. So is `in_flight`, while a batch in flight has
-    records of the first stream.
+    records of the first stream, and `unsent`, while transactions wait in the outbox.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Kind:
     result: str = SAME
     for_good: str = ""
     in_flight: str = ""
+    unsent: str = ""
     suited: Mapping[str, Any] = field(default_factory=dict)
     every: Mapping[str, Any] = field(default_factory=dict)
     is_trident: bool | None = None
@@ -51,7 +53,7 @@ class Kind:
         return {**shape, **self.program, **self.every, **self.suited}
 
 
-WORLDS = {"order": 22, "windows": 0, "windows by count": 0, "key": 0, "names": 0, "meaning": 0}
+WORLDS = {"order": 22, "windows": 0, "windows by count": 0, "key": 0, "names": 0, "meaning": 0, "sinks": 0}
 """The worlds that `make check` has, in each of which several changes are made, with their seeds."""
 
 
@@ -220,6 +222,23 @@ def _topic(program: Program, random: Random) -> Program:
     return program.with_source(topic="orders")
 
 
+def _sink(**changed: Any) -> Callable[[Program, Random], Program]:
+    def change(program: Program, random: Random) -> Program:
+        first, *others = program.sinks
+        return replace(program, sinks=(replace(first, **changed), *others))
+
+    return change
+
+
+def _another_sink(program: Program, random: Random) -> Program:
+    return replace(program, sinks=(*program.sinks, Publishing("copy", "copy", "word", ())))
+
+
+def _no_sink(program: Program, random: Random) -> Program:
+    return replace(program, sinks=program.sinks[1:])
+
+
+SINK = {"sinks": (Publishing(),)}
 COUNTED = (("count", "count", ""), ("total", "sum", "n"))
 EXTREME = (("count", "count", ""), ("extreme", "min", "n"))
 BY_TWO = {"key": ("word", "place")}
@@ -229,6 +248,8 @@ PLAIN = {"window": "", "lets": "all"}
 NOT_KEPT = {"outputs": tuple(name for name in TYPES if name != "m")}
 BY_COUNT = {"window": "count"}
 OTHER_TIME = "it continues by the other field"
+OF_SINK, LEFT, RETARGETED = "sinks.", "is no longer part of the topology", "unsent"
+NEXT_RECORDS = "records have it from the next transaction on"
 OF_IT, FIELDS = "committers.first.", "fields: stored"
 EXACT = {"kind": StateKind.OPAQUE, "is_opaque": False, "has_letters": False}
 
@@ -421,4 +442,53 @@ KINDS = (
     Kind("a source's field is added", _another_field, FIELDS, world="windows by count"),
     Kind("a source's topic", _topic, "topics", "the other topic is read from its start", every=PLAIN, world="meaning"),
     Kind("a committer is removed", _no_committer, OF_IT, "its table stays as it is", world="meaning"),
+    # Sinks.
+    Kind("another sink", _another_sink, result=ONWARDS, program=SINK, world="sinks"),
+    Kind("the name of a sink", _sink(name="other"), OF_SINK, ONWARDS, unsent=LEFT, program=SINK, world="sinks"),
+    Kind(
+        "the topic of a sink",
+        _sink(topic="elsewhere"),
+        "topic: stored",
+        "the next transactions are sent there",
+        unsent=RETARGETED,
+        program=SINK,
+        world="sinks",
+    ),
+    Kind(
+        "the key of a sink's records",
+        _sink(key="word"),
+        "key: stored",
+        NEXT_RECORDS,
+        unsent=RETARGETED,
+        program=SINK,
+        world="sinks",
+    ),
+    Kind(
+        "the order of the fields in a sink's values",
+        _sink(fields=("m", "n", "id")),
+        "value: stored",
+        NEXT_RECORDS,
+        unsent=RETARGETED,
+        program=SINK,
+        world="sinks",
+    ),
+    Kind(
+        "the fields in a sink's values",
+        _sink(fields=("id", "m", "place", "at")),
+        "value: stored",
+        NEXT_RECORDS,
+        unsent=RETARGETED,
+        program=SINK,
+        world="sinks",
+    ),
+    Kind(
+        "the type of a field that a sink sends",
+        _type("m", "string"),
+        FIELDS,
+        NEXT_RECORDS,
+        every=PLAIN,
+        program=SINK,
+        world="sinks",
+    ),
+    Kind("a sink is removed", _no_sink, OF_SINK, "its topic stays as it is", unsent=LEFT, program=SINK, world="sinks"),
 )

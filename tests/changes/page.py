@@ -19,5 +19,6 @@ def _row(kind: Kind) -> tuple[str, str, str]:
     if kind.for_good:
         return kind.name, "refused", f"refused, with {kind.for_good.partition(' ')[0]}"
     until = "; refused while a batch in flight has records of it" if kind.in_flight else ""
+    until += "; refused while transactions wait to be published" if kind.unsent else ""
     until += "".join(f"; refused in {place.capitalize()}, with TX101" for place in kind.fixed)
     return kind.name, "refused", f"works: {result}{until}"

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.changes.program import Branch, Lets, Program, shown
+from tests.changes.program import PUBLISHED, Branch, Lets, Program, shown
+from tests.changes.topics import Record
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIMED = {"tumbling": (10, 10), "longer": (20, 20), "sliding": (10, 5)}
@@ -54,6 +55,16 @@ def letters(parts: Parts) -> list[int]:
         for row in _rows(program, branch, committed, with_failing=True)
         if _fails(branch, row)
     )
+
+
+def published(parts: Parts) -> dict[str, list[Record]]:
+    """The records of each topic, sorted."""
+    topics = defaultdict[str, list[Record]](list)
+    for program, branch, committed in _branches(parts, PUBLISHED):
+        for row in _rows(program, branch, committed):
+            for publishing in program.sinks:
+                topics[publishing.topic].append(publishing.record(row, branch.outputs))
+    return {topic: sorted(records) for topic, records in topics.items()}
 
 
 def _branches(parts: Parts, table: str) -> Any:

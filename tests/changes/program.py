@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from spouts.planning import Logs
+from tests.changes.topics import Publishing
 from transactional import TransactionalTopologyBuilder, TupleWindow, WindowedBolt
-from transactional.core.ports import PartitionReader, State, StateKind
+from transactional.core.ports import PartitionReader, Sink, State, StateKind
 from transactional.model.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.model.user_code.tuples import Tuple
 from transactional.topology.topology import Topology
@@ -113,6 +114,8 @@ class Program:
     naive_times: str | None = None
     prefix: str = "in"
     """What bolts are called that are no committers."""
+    sinks: tuple[Publishing, ...] = ()
+    """What becomes of the tuples of the branch `second`, besides."""
 
     def mended(self) -> Program:
         """The same, whose steps don't fail."""
@@ -138,6 +141,9 @@ Records = Mapping[str, Mapping[int, list[dict[str, Any]]]]
 """By data and partition."""
 States = Callable[[str, Any, StateKind], State]
 """Makes the state of a table, with a key or None."""
+Sinks = Callable[[Publishing], Sink]
+PUBLISHED = "second"
+"""The branch whose tuples are published."""
 
 
 class Lets:
@@ -213,12 +219,12 @@ def spout_of(program: Program, source: Source, records: Records) -> Any:
     return made
 
 
-def built(program: Program, records: Records, states: States) -> Topology:
+def built(program: Program, records: Records, states: States, sinks: Sinks) -> Topology:
     """The topology."""
-    return (_trident if program.is_trident else _bolts)(program, records, states)
+    return (_trident if program.is_trident else _bolts)(program, records, states, sinks)
 
 
-def _trident(program: Program, records: Records, states: States) -> Topology:
+def _trident(program: Program, records: Records, states: States, sinks: Sinks) -> Topology:
     topology = TridentTopology(ID, parallelism=program.parallelism, naive_times=program.naive_times)
     times: dict[str, Any] = {"max_delay": f"{program.max_delay_s} seconds", "max_ahead": None}
     streams = {
@@ -231,6 +237,8 @@ def _trident(program: Program, records: Records, states: States) -> Topology:
         first, *others = [streams[name].project(*branch.outputs) for name in branch.reads]
         stream: Any = first.merge(*others) if others else first
         stream = stream.filter(Lets(branch.lets, branch.fails_on))
+        for publishing in program.sinks if branch.name == PUBLISHED else ():
+            stream.partition_by(publishing.key).sink_to(sinks(publishing), name=publishing.name)
         stream = stream.group_by(*branch.key) if branch.key else stream
         columns = {name: AGGREGATES[how](*([of] if of else [])) for name, how, of in branch.columns}
         state = states(branch.table_name, None, program.kind)
@@ -249,7 +257,7 @@ def _trident(program: Program, records: Records, states: States) -> Topology:
     return topology.build(strict=True)
 
 
-def _bolts(program: Program, records: Records, states: States) -> Topology:
+def _bolts(program: Program, records: Records, states: States, sinks: Sinks) -> Topology:
     [source] = program.sources
     spout = spout_of(program, source, records)
     builder = TransactionalTopologyBuilder(ID, source.name, spout, program.parallelism, naive_times=program.naive_times)
@@ -260,6 +268,8 @@ def _bolts(program: Program, records: Records, states: States) -> Topology:
         before = f"{program.prefix}-{branch.name}"
         step = Step(Lets(branch.lets, branch.fails_on), branch.outputs, program.naive_times)
         builder.set_bolt(before, step, program.parallelism, output=output).shuffle_grouping(source.name)
+        for publishing in program.sinks if branch.name == PUBLISHED else ():
+            builder.set_sink(publishing.name, sinks(publishing), 2).fields_grouping(before, publishing.key)
         columns = {name: AGGREGATES[how](*([of] if of else [])) for name, how, of in branch.columns}
         state: Any = states(branch.table_name, "window" if branch.window else None, program.kind)
         if not branch.window:

@@ -110,7 +110,7 @@ def _lived(kinds: Sequence[Kind], seed: int, place: Place, *, is_small: bool) ->
         world.run(now)
     world.check(now)
     loses = any(kind.refused and not kind.final(place.name) for kind in kinds) or now.prefix != Program.prefix
-    if now.has_letters and not loses and not any(each.fails_on and each.window for each in now.branches):
+    if now.has_letters and not (loses or now.sinks) and not any(each.fails_on and each.window for each in now.branches):
         world.replay_letters(now)
         world.check(now.mended())
     return world
@@ -121,6 +121,10 @@ def accepts(world: World, kind: Kind, before: Program, random: Random) -> Progra
     after = kind.change(before, random)
     world.write(after)
     refuses(world, after, f"TX403 {kind.refused}")
+    if kind.unsent:
+        world.run_without_publishing(before)
+        refuses(world, after, f"TX100 {kind.unsent}", accept=True)
+        world.run(before)
     if kind.in_flight and world.has_in_flight(before.sources[0].name):
         refuses(world, after, kind.in_flight, accept=True)
         world.run(before)

@@ -10,13 +10,16 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+import pytest
+
 from tests.changes.places import Place
-from tests.changes.plain import END, Committed, Tables, in_order, letters, tables
+from tests.changes.plain import END, Committed, Tables, in_order, letters, published, tables
 from tests.changes.program import ID, Lets, Program, Source, built
+from tests.changes.topics import Topics
 from transactional.core.ports import State, StateKind
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.core.ports.stream_names import split_stream_name
-from transactional.errors import FailedException, RetriesExhausted
+from transactional.errors import FailedException, RecordRefused, RetriesExhausted
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.config import TopologyConfig
@@ -49,6 +52,7 @@ class World:
         self.breaks: tuple[int, str] | None = None
         """Before how many more writes one fails, and when."""
         self.last: Topology | None = None
+        self.topics = Topics()
 
     # --- data -----------------------------------------------------------------------------------------------------
 
@@ -90,7 +94,7 @@ class World:
 
     def run(self, program: Program, *, accept: bool = False, ending: str = "drained", before: int = 0) -> None:
         """Run until all is read, or to such an end, `before` so many writes; then note what was committed."""
-        topology = built(program, self.records, self.state)
+        topology = built(program, self.records, self.state, self.topics.sink)
         self.breaks = (before, ending) if "write" in ending else None
         Lets.breaks = ending == "while processing"
         config = replace(CONFIG, max_spout_pending=program.pending)
@@ -100,14 +104,26 @@ class World:
         except RetriesExhausted:
             if ending == "drained":
                 raise
+        except RecordRefused:
+            self.note(program)
+            raise
         finally:
             self.breaks, Lets.breaks = None, False
         self.last = topology
         self.note(program)
 
+    def run_without_publishing(self, program: Program) -> None:
+        """Run until the topics of the sinks refuse what is published. Something waits in the outbox then."""
+        self.write(program)
+        self.topics.are_full = True
+        with pytest.raises(RecordRefused):
+            self.run(program)
+        self.topics.are_full = False
+        assert any(progress.waiting for progress in self.store.sinks(ID).values())
+
     def replay_letters(self, program: Program) -> None:
         """Send all letters to their bolts again, which are mended, and let the model hear nothing of failures."""
-        topology = built(program.mended(), self.records, self.state)
+        topology = built(program.mended(), self.records, self.state, self.topics.sink)
         letters = LetterSpout(topology, None, self.store.runs(ID, limit=100))
         replayed = replace(topology, spout=letters)
         TopologyDriver(replayed, self.store, LocalExecutor(replayed), CONFIG).run()
@@ -167,6 +183,7 @@ class World:
         expected, found = tables(self.parts), self.tables()
         for name in found:
             assert found[name] == expected[name], name
+        assert self.topics.contents() == published(self.parts)
         if program.has_letters and any(each.fails_on for each in program.branches):
             assert self.letters() == letters(self.parts)
 
@@ -200,7 +217,7 @@ class World:
         """All that is stored: what a start that is refused may not change."""
         status = self.store.status(ID)
         stored = [(each.committed_txid, each.fingerprint) for each in status], self.store.attempts(ID, limit=1_000)
-        return stored, self.place.whole()
+        return stored, self.place.whole(), self.store.sinks(ID), self.topics.contents()
 
 
 def _topic(partition: PartitionId) -> str:
