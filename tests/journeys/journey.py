@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,15 +21,17 @@ from playwright.sync_api import Browser
 from spouts.local_broker import LocalBroker
 from tests.integration.programs import CLI, Program
 from tests.integration.signals import PATIENCE_S
+from tests.integration.sinks.publications import visible_records
 from tests.journeys.plain import NOON, Plain, Sale
-from tests.journeys.sales import TOPOLOGY
-from tests.journeys.sources import APP, SOURCES, WEB, Source
+from tests.journeys.sales import CLOSINGS, TOPOLOGY
+from tests.journeys.sources import APP, SOURCES, WEB, Source, topic_of
 from tests.unit.command_line import Command, Done
 from transactional.core.ports.dead_letters import values_from_json
 from transactional.operations.loading import load_topology
 
 ROOT = Path(__file__).parents[2]
 MASTER = "local[2]"
+SINK_PARTITIONS = 2
 LEASE_MS = 5_000
 """So long that a machine with others at work does not take a leader for dead."""
 RELEASES = "tests.journeys.sales"
@@ -121,6 +126,17 @@ class Journey:
             now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
             connection.execute(f"UPDATE transactional_topologies SET leased_until_ms = {now} + ?", [in_ms])
 
+    def store_files(self) -> dict[Path, bytes]:
+        """The files of the store, which nobody has open."""
+        return {path: path.read_bytes() for path in self.folder.glob("transactional.db*") if path.suffix != ".db-shm"}
+
+    def replace_store(self, files: Mapping[Path, bytes]) -> None:
+        """Put other files in the place of the store's."""
+        for path in self.folder.glob("transactional.db*"):
+            path.unlink()
+        for path, content in files.items():
+            path.write_bytes(content)
+
     def tables(self) -> dict[str, Any]:
         """What the tables hold, as `Plain.tables` has it."""
         states: dict[str, Any] = {
@@ -135,6 +151,8 @@ class Journey:
             "items": {row["item"]: (row["count"], row["paid"]) for row in rows["items"]},
             "letters": sorted(id_of(row["tuple"]) for row in rows["letters"] if row["tried_again_in"] is None),
         }
+        if sinks := load_topology(self.target).sinks:
+            found |= published(sinks, rows)
         if "open" in rows:
             open_windows, closed = windows(rows["open"]), windows(rows["closed"])
             found["windows"] = {**open_windows, **closed}
@@ -187,6 +205,22 @@ class StartedJourney(Journey):
         while operator.ne(*(compared := self.compared())):
             assert time.monotonic() < until_s, f"not counted in {PATIENCE_S} s: {compared}\n{leader.text}"
             assert not leader.ends_within(0.5), leader.text
+
+
+def published(sinks: Iterable[str], rows: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Return how often the sale of each id was published, and closings whose newest record is not the table's row."""
+    bootstrap = os.environ["BOOTSTRAP"]
+    records = {name: visible_records(bootstrap, topic_of(name), SINK_PARTITIONS) for name in sinks}
+    for sink, partition in product(records, range(SINK_PARTITIONS)):
+        txids = [seen.txid for seen in records[sink] if seen.partition == partition]
+        assert txids == sorted(txids), f"{sink}, partition {partition}: {txids}"
+    contents: dict[str, Any] = {"sold": dict(Counter(str(seen.value["id"]) for seen in records["sold"]))}
+    if CLOSINGS in records:
+        values = [seen.value for seen in records[CLOSINGS]]
+        newest = {(each["item"], datetime.fromisoformat(str(each["window_start"]))): each["count"] for each in values}
+        closed = {(row["item"], row["window_start"]): row["count"] for row in rows["closed"]}
+        contents["wrong records of closings"] = sorted(newest.items() ^ closed.items())
+    return contents
 
 
 def id_of(letter: str) -> str:

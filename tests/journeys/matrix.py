@@ -47,6 +47,8 @@ SOURCES = (
 DELTA = ("merge layout", "log layout")
 DATABASES = ("SQLite", "PostgreSQL", "Redis")
 STATES = (*DELTA, *DATABASES)
+KAFKA_SINK = "`KafkaSink`"
+SINKS = (KAFKA_SINK,)
 
 COMMANDS = (
     *(
@@ -87,18 +89,38 @@ BY_STATE: Mapping[tuple[str, str], Cell] = {
     **{("rewind further", state): _KEEPS_ONE for state in DATABASES},
     **{("read --as-of", state): _NO_HISTORY for state in DATABASES},
 }
+_PUBLISHED = refused("published can't be taken back")
+_NOT_REPLAYED = refused("behind which dead letters are not processed again")
+BY_SINK: Mapping[tuple[str, str], Cell] = {
+    ("savepoint", KAFKA_SINK): _PUBLISHED,
+    ("rewind by a transaction", KAFKA_SINK): _PUBLISHED,
+    ("rewind further", KAFKA_SINK): _PUBLISHED,
+    ("reset", KAFKA_SINK): _PUBLISHED,
+    ("doctor --repair", KAFKA_SINK): _PUBLISHED,
+    ("deadletters --replay, of a bolt", KAFKA_SINK): _NOT_REPLAYED,
+    ("deadletters --replay, of the source", KAFKA_SINK): _NOT_REPLAYED,
+}
 
 
-def cell(command: str, source: str, states: Iterable[str] = ()) -> Cell:
-    """What a command does with a source and a topology whose tables are of these kinds."""
+def cell(command: str, source: str, states: Iterable[str] = (), sink: str = "") -> Cell:
+    """What a command does with a source and a topology whose tables are of these kinds, and which may have a sink."""
     states = tuple(states)
     exceptions = [
         *(INTO_STATE.get((source, state)) for state in states),
         BY_SOURCE.get((command, source)),
+        BY_SINK.get((command, sink)),
         *(BY_STATE.get((command, state)) for state in states),
     ]
     return next((each for each in exceptions if each is not None), WORKS)
 
 
-JOURNEYS = tuple((source, states) for source in SOURCES if source != QUEUE for states in (DELTA, DATABASES))
-"""Sixteen journeys: each has all commands, and so meets each pair of them; see also the one of the queue."""
+JOURNEYS_TO_SINKS = (
+    *(("Kafka, opaque", DELTA, KAFKA_SINK), ("Kafka, Avro", DATABASES, KAFKA_SINK)),
+    *(("two streams", DATABASES, KAFKA_SINK), ("contract", DELTA, KAFKA_SINK), (BOLTS, DATABASES, KAFKA_SINK)),
+)
+"""Of each kind of sink with each command and each kind of state."""
+JOURNEYS = (
+    *((source, states, "") for source in SOURCES if source != QUEUE for states in (DELTA, DATABASES)),
+    *JOURNEYS_TO_SINKS,
+)
+"""Sixteen journeys, which have all commands and so meet each pair of them, and those to sinks. See also the queue's."""

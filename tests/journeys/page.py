@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from tests.journeys.matrix import COMMANDS, INTO_STATE, QUEUE, SOURCES, STATES, Cell, Outcome, cell
+from tests.journeys.matrix import COMMANDS, INTO_STATE, QUEUE, SINKS, SOURCES, STATES, Cell, Outcome, cell
 
 HEADING = "# Every command, over every source, into every state"
 ABOUT = """\
@@ -19,7 +19,9 @@ def matrix_page() -> str:
     """Both tables, with the reasons of whatever is refused."""
     by_source = {(command, source): cell(command, source) for command in COMMANDS for source in SOURCES}
     by_state = {(command, state): cell(command, SOURCES[0], (state,)) for command in COMMANDS for state in STATES}
-    reasons = list(dict.fromkeys(each for each in (*by_source.values(), *by_state.values()) if each.why))
+    by_sink = {(command, sink): cell(command, SOURCES[0], sink=sink) for command in COMMANDS for sink in SINKS}
+    every = (*by_source.values(), *by_state.values(), *by_sink.values())
+    reasons = list(dict.fromkeys(each for each in every if each.why))
     whole = Counter(each.outcome for each in all_cells())
     works, refused, none = (whole[outcome] for outcome in Outcome)
     into = next(iter(INTO_STATE.values()))
@@ -35,6 +37,10 @@ def matrix_page() -> str:
             "The same by where the tables are, over any of the sources:",
             "",
             *table(STATES, by_state, reasons),
+            "",
+            "And with a sink besides the tables, over any of the sources, in five more journeys:",
+            "",
+            *table(SINKS, by_sink, reasons),
             "",
             *(f"{number}. {shown(each)}" for number, each in enumerate(reasons, start=1)),
             "",

@@ -126,6 +126,8 @@ class Plain:
         late = [sale for sale, before in self.replayed if sale.window[1] + WINDOW_MINUTES <= before]
         return {
             "ids": {sale.id: 1 for sale in self.counted},
+            "sold": {sale.id: 1 for sale in self.counted},
+            "wrong records of closings": [],
             "items": {item: (n, paid[item]) for item, n in Counter(sale.item for sale in self.counted).items()},
             "windows": dict(tumbling),
             "open and closed": [],

@@ -1,8 +1,8 @@
 """The topology of the journeys: sales by item and by the minute, over one of the sources and tables of some kinds.
 
-`transactional run tests.journeys.sales:build`, in the folder of its tables. The variables SOURCE and STATES are names
-of `tests.journeys.matrix`, WINDOWS is which there are, BOOTSTRAP, POSTGRES and REDIS are the servers. `swapped` is a
-release that declares its streams in the other order, `mended` one that can read more prices, and garbled records.
+`transactional run tests.journeys.sales:build`, in the folder of its tables. The variables SOURCE, STATES and SINK are
+names of `tests.journeys.matrix`, WINDOWS is which there are, BOOTSTRAP, POSTGRES and REDIS are the servers. `swapped`
+is a release that declares its streams in the other order, `mended` one that can read more prices, and garbled records.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from sinks import JsonValue, KafkaSink
 from state import DeltaMapState, RedisMapState, SqlMapState
 from state.delta.segments.log_layout import LogLayout
 from tests.journeys.matrix import BOLTS
-from tests.journeys.sources import APP, FIELDS, SOURCES, WEB
+from tests.journeys.sources import APP, FIELDS, SOURCES, WEB, topic_of
 from transactional import BasicBolt, JoinBolt, OutputCollector, Topology, TransactionalTopologyBuilder, Tuple
 from transactional.core.ports import Spout, SpoutMaker
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
@@ -24,6 +25,8 @@ from transactional.trident import Count, Stream, Sum, TridentTopology, sliding, 
 
 TOPOLOGY = "sales"
 TABLES = ("letters", "ids", "items", "open", "closed", "late", "panes", "slid", "meeting", "pairs")
+SOLD, CLOSINGS = "sold", "closings"
+"""The topics of the sinks, and their names."""
 TUMBLING, SLIDING = "tumbling", "sliding"
 WINDOW_MINUTES = 5
 SLIDING_MINUTES, EVERY_S = 10, 30
@@ -60,6 +63,11 @@ def state(name: str, key: Any = None, values: str = "") -> Any:
         case "Redis":
             return RedisMapState(os.environ["REDIS"], name, key, values)
     raise AssertionError(kind)
+
+
+def sold(topic: str, key: str, *values: str) -> KafkaSink:
+    """A sink for a topic of the journey."""
+    return KafkaSink(os.environ["BOOTSTRAP"], topic_of(topic), key=key, value=JsonValue(*values))
 
 
 class Pricing(BasicBolt):
@@ -120,6 +128,8 @@ def of_bolts(spouts: Mapping[str, Spout | SpoutMaker], words: Mapping[str, int],
     builder.set_committer_bolt("pairs", state("pairs").count().group_by("id")).fields_grouping("meeting", "id")
     late = state("late").count().group_by("id")
     builder.set_committer_bolt("late", late).fields_grouping("meeting", "id", stream="late")
+    if os.environ.get("SINK"):
+        builder.set_sink(SOLD, sold(SOLD, "id", "id", "paid"), 2).fields_grouping("sales", "id")
     builder.set_dead_letters(state("letters", LETTER_KEY, LETTER_VALUES))
     return builder.build(strict=True, config=CONFIG)
 
@@ -132,12 +142,16 @@ def of_streams(
     first, *others = (streams[name] for name in sorted(streams, reverse=True))
     read = first.merge(*others) if others else first
     sales = read.each(pricing(words), "paid long")
+    if os.environ.get("SINK"):
+        sales.partition_by("id").sink_to(sold(SOLD, "id", "id", "paid"), name=SOLD)
     sales.group_by("id").persistent_aggregate(state("ids"), Count(), name="ids")
     items = sales.group_by("item").persistent_aggregate(state("items"), Count(), paid=Sum("paid"), name="items")
     windows = os.environ["WINDOWS"].split(",")
     if TUMBLING in windows:
         counts = sales.group_by("item").window(SPAN).persistent_aggregate(state("open"), Count(), name="open")
         counts.closed().persist(state("closed", ("item", "window_start")), name="closed")
+        if os.environ.get("SINK"):
+            counts.closed().sink_to(sold(CLOSINGS, "item", "item", "window_start", "count"), name=CLOSINGS)
         counts.late().group_by("id").persistent_aggregate(state("late"), Count(), name="late")
     if SLIDING in windows:
         window = sales.group_by("item").window(

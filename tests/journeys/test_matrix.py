@@ -13,7 +13,20 @@ from spouts.local_registry import LocalRegistry
 from tests.contract.redis_server import RedisServer
 from tests.integration.postgres import url_of
 from tests.journeys.journey import MASTER
-from tests.journeys.matrix import BY_SOURCE, BY_STATE, COMMANDS, INTO_STATE, JOURNEYS, QUEUE, SOURCES, STATES, WORKS
+from tests.journeys.matrix import (
+    BY_SINK,
+    BY_SOURCE,
+    BY_STATE,
+    COMMANDS,
+    INTO_STATE,
+    JOURNEYS,
+    JOURNEYS_TO_SINKS,
+    QUEUE,
+    SINKS,
+    SOURCES,
+    STATES,
+    WORKS,
+)
 from tests.journeys.sales import SLIDING, TUMBLING
 from tests.journeys.steps import travel
 from tests.unit.command_line import Command
@@ -25,7 +38,11 @@ from tests.unit.command_line import Command
 @pytest.mark.postgres
 @pytest.mark.redis
 @pytest.mark.sampled(len(JOURNEYS))
-@pytest.mark.parametrize("number", range(len(JOURNEYS)), ids=[f"{name}-{states[0]}" for name, states in JOURNEYS])
+@pytest.mark.parametrize(
+    "number",
+    range(len(JOURNEYS)),
+    ids=[f"{name}-{states[0]}{'-sink' if sink else ''}" for name, states, sink in JOURNEYS],
+)
 def test_a_journey(
     number: int,
     tmp_path: Path,
@@ -38,7 +55,7 @@ def test_a_journey(
     command: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    name, states = JOURNEYS[number]
+    name, states, sink = JOURNEYS[number]
     given = {
         "WINDOWS": (TUMBLING, SLIDING)[(number + number // 2) % 2],
         "BOOTSTRAP": kafka_broker.bootstrap,
@@ -51,11 +68,12 @@ def test_a_journey(
     master = MASTER if number % 4 == 1 else "none"
     if number % 3 == 0:  # over four of the sources, into each kind of state
         given["TRANSACTIONAL_PROCESSING"] = "workers" if master == "none" else "auto"
-    travel(name, states, given, master, tmp_path, command, monkeypatch)
+    travel(name, states, given, master, tmp_path, command, monkeypatch, sink)
 
 
 def test_every_pair_is_met_and_every_exception_is_of_a_pair() -> None:
-    met = [(command, source, state) for source, states in JOURNEYS for command, state in product(COMMANDS, states)]
+    alone = [(source, states) for source, states, sink in JOURNEYS if not sink]
+    met = [(command, source, state) for source, states in alone for command, state in product(COMMANDS, states)]
     commands, sources, states = map(set, zip(*met, strict=True))
     assert (commands, sources, states) == (set(COMMANDS), {*SOURCES} - {QUEUE}, set(STATES))
     assert {each[:2] for each in met} == {*product(commands, sources)}
@@ -63,5 +81,8 @@ def test_every_pair_is_met_and_every_exception_is_of_a_pair() -> None:
     assert {each[1:] for each in met} == {*product(sources, states)}
     assert set(BY_SOURCE) <= {*product(COMMANDS, SOURCES)}
     assert set(BY_STATE) <= {*product(COMMANDS, STATES)}
+    assert set(BY_SINK) <= {*product(COMMANDS, SINKS)}
+    to_sinks = {(sink, state) for _, states, sink in JOURNEYS_TO_SINKS for state in states}
+    assert to_sinks == {*product(SINKS, STATES)}
     assert set(INTO_STATE) == {*product([QUEUE], STATES)}
-    assert WORKS not in {*BY_SOURCE.values(), *BY_STATE.values()}
+    assert WORKS not in {*BY_SOURCE.values(), *BY_STATE.values(), *BY_SINK.values()}
