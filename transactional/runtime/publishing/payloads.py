@@ -15,12 +15,13 @@ from transactional.core.store.outbox import OutboxRow, SinkRecords
 from transactional.model.errors import CorruptRecord
 
 CHECKSUM_BYTES: Final = 4
+COMPRESSION: Final = "zstd"
 
 
 def encode_payload(table: pa.Table) -> SinkRecords:
     """Compress records, and put a checksum in front."""
     buffer = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    options = pa.ipc.IpcWriteOptions(compression=COMPRESSION)
     with pa.ipc.new_stream(buffer, table.schema, options=options) as writer:
         writer.write_table(table.combine_chunks())
     stream = buffer.getvalue().to_pybytes()

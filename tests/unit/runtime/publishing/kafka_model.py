@@ -15,6 +15,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 ANSWER_LOST = KafkaError(KafkaError._TIMED_OUT, "no answer", retriable=True)
 ABORTABLE = KafkaError(KafkaError._TIMED_OUT, "a record was not acknowledged", txn_requires_abort=True)
 FENCED = KafkaError(KafkaError._FENCED, "fenced", fatal=True)
+STRANGER = b"stranger"
+"""The key of records that others write into the control topic."""
 
 
 @dataclass
@@ -63,7 +65,7 @@ class FakeKafka:
         """Open a transaction of somebody else in a topic. It ends after some polls."""
         if self.foreign is None:
             self.foreign, self.polls_of_foreign = Txn(topics={topic}), 5
-            self.topics[topic].append(Entry(b"stranger", b"{}", {}, self.foreign))
+            self.topics[topic].append(Entry(STRANGER, b"{}", {}, self.foreign))
             self.reached["a foreign transaction is open"] += 1
 
     def end_foreign(self) -> None:
@@ -159,6 +161,8 @@ class FakeProducer:
         broker.point("commit done")
         if broker.strikes("a commit is done, and its answer lost"):
             raise KafkaException(ANSWER_LOST)
+        if broker.strikes("a commit is done, and its answer fatal"):
+            raise KafkaException(FENCED)
 
     def abort_transaction(self, timeout: float) -> None:
         broker = self.broker

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -20,22 +21,25 @@ from sinks.kafka import control, publisher, topics
 from sinks.kafka import sink as kafka_sink
 from sinks.kafka.record_encoding import KEY, VALUE
 from sinks.kafka.sink import KafkaSink
-from tests.unit.runtime.publishing.kafka_model import FakeAdmin, FakeConsumer, FakeKafka, FakeProducer
+from tests.unit.runtime.publishing.kafka_model import STRANGER, FakeAdmin, FakeConsumer, FakeKafka, FakeProducer
 from transactional.core.store import AttemptRecord, Lease
 from transactional.core.store.outbox import SinkRecords
-from transactional.errors import Fenced, OperatingError
+from transactional.core.store.progress import Progress
+from transactional.errors import Fenced, OperatingError, StoreMismatch
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH
+from transactional.runtime.publishing import payloads
 from transactional.runtime.publishing.payload_files import PayloadFolder
 from transactional.runtime.publishing.payloads import encode_payload
 from transactional.runtime.publishing.relay import Relay
 from transactional.runtime.publishing.settling import settle_sinks
 from transactional.testing import MemoryCoordinatorStore
+from transactional.testing.memory_topology import MemoryTopology
 
 TOPOLOGY, STORE_ID = "simulated", "store"
 NAMES = ("alerts", "copy")
 TRANSACTIONS = 8
-POINTS_MAX = 20_000
+POINTS_MAX = 8_000
 RATES = {
     "death": 0.04,
     "standing still": 0.03,
@@ -44,7 +48,10 @@ RATES = {
     "a commit is lost": 0.1,
     "a commit is done, and its answer lost": 0.1,
     "an abort fails": 0.2,
+    "a commit is done, and its answer fatal": 0.05,
     "a foreign transaction": 0.05,
+    "the store is copied": 0.1,
+    "a copy of the store is started": 0.1,
 }
 
 
@@ -66,6 +73,8 @@ class World:
         self.faults_end = False
         self.leaders = 0
         self.leader: Leader | None = None
+        self.copied = dict[str, MemoryTopology]()
+        """What the store held when it was copied."""
 
     def strikes(self, fault: str) -> bool:
         """Decide whether something goes wrong."""
@@ -106,6 +115,10 @@ class World:
 
     def act(self, *, commits: bool = True) -> None:
         """Let the leader do something; a new one takes over if there is none."""
+        if self.strikes("the store is copied"):
+            self.copied = deepcopy(self.store._topologies)
+        if self.strikes("a copy of the store is started"):
+            self.start_copy()
         try:
             if self.leader is None:
                 self.leaders += 1
@@ -122,6 +135,26 @@ class World:
             self.kafka.reached["a leader is fenced"] += 1
             self.leader = None
 
+    def start_copy(self) -> None:
+        """Start a process on a copy of the store. If the original has gone on, it is refused and fences nobody."""
+        store = MemoryCoordinatorStore()
+        store._topologies = deepcopy(self.copied)
+        status, topic = store.status(TOPOLOGY), control.control_topic(TOPOLOGY)
+        entries = self.kafka.visible(topic) if topic in self.kafka.topics else []
+        markers = [control.decode_marker(entry.value, topic) for entry in entries if entry.key != STRANGER]
+        newest = max((marker.publication.attempt.txid for marker in markers), default=0)
+        if not status or newest <= status[0].committed_txid:
+            return
+        epochs = {name: session.epoch for name, session in self.kafka.sessions.items()}
+        self.faults_end = True
+        lease = take_lease(store, "copy")
+        renew = partial(store.renew, lease, lease_ms=1_000)
+        with pytest.raises(StoreMismatch):
+            settle_sinks(new_sinks(), store, lease, STORE_ID, renew)
+        self.faults_end = False
+        assert epochs == {name: session.epoch for name, session in self.kafka.sessions.items()}, "it has fenced others"
+        self.kafka.reached["a copy of the store is refused"] += 1
+
     def check(self) -> None:
         """Each record of a committed transaction is visible once, in order of txid."""
         committed = [each.attempt for each in self.store.attempts(TOPOLOGY, limit=99) if each.phase == "committed"]
@@ -137,17 +170,14 @@ class Leader:
 
     def __init__(self, world: World, owner: str) -> None:
         self.world, self.owner = world, owner
-        self.sinks = {name: KafkaSink("broker:9092", name, value="value") for name in NAMES}
+        self.sinks = new_sinks()
         self.relays: dict[str, Relay] = {}
         self.lease: Lease
 
     def take_over(self) -> None:
         """Take the lease, whoever has it, and settle."""
         store = self.world.store
-        if status := store.status(TOPOLOGY):
-            held = Lease(TOPOLOGY, status[0].epoch, status[0].owner or "", None, AttemptId(0))  # type: ignore[arg-type]
-            store.release(held)
-        self.lease = store.acquire(TOPOLOGY, {}, owner=self.owner, lease_ms=1_000)
+        self.lease = take_lease(store, self.owner)
         settle = partial(settle_sinks, store=ChancyStore(self.world), lease=self.lease, store_id=STORE_ID)
         renew = partial(store.renew, self.lease, lease_ms=1_000)
         while True:
@@ -188,6 +218,18 @@ class Leader:
             self.world.kafka.reached["a publication is tried again"] += 1
 
 
+def new_sinks() -> dict[str, KafkaSink]:
+    """The sinks of one process."""
+    return {name: KafkaSink("broker:9092", name, value="value") for name in NAMES}
+
+
+def take_lease(store: MemoryCoordinatorStore, owner: str) -> Lease:
+    """Take the lease, whoever has it."""
+    if status := store.status(TOPOLOGY):
+        store.release(Lease(TOPOLOGY, status[0].epoch, status[0].owner or "", Progress(), AttemptId(0)))
+    return store.acquire(TOPOLOGY, {}, owner=owner, lease_ms=1_000)
+
+
 def decode_payload(values: list[bytes]) -> SinkRecords:
     """The payload of records without keys."""
     keys = pa.nulls(len(values), pa.binary())
@@ -223,6 +265,7 @@ def simulated_clients(world: World) -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         for fake in (FakeProducer, FakeConsumer, FakeAdmin):
             patch.setattr(fake, "broker", world.kafka, raising=False)
+        patch.setattr(payloads, "COMPRESSION", None)  # it takes a third of the time
         patch.setattr(publisher, "Producer", FakeProducer)
         patch.setattr(control, "Consumer", FakeConsumer)
         patch.setattr(kafka_sink, "AdminClient", FakeAdmin)
