@@ -83,11 +83,11 @@ class Conversation:
     def nothing(self, txid: int) -> list[Action]:
         return self.tell(BatchPlanned(self.current(txid), None))
 
-    def process(self, txid: int) -> list[Action]:
-        return self.tell(ProcessingSucceeded(self.current(txid), digest(10)))
+    def process(self, txid: int, sink_bytes: int = 0) -> list[Action]:
+        return self.tell(ProcessingSucceeded(self.current(txid), digest(10), sink_bytes=sink_bytes))
 
-    def committed(self, txid: int) -> list[Action]:
-        return self.tell(CommitSucceeded(self.current(txid)))
+    def committed(self, txid: int, sink_bytes: int = 0) -> list[Action]:
+        return self.tell(CommitSucceeded(self.current(txid), sink_bytes=sink_bytes))
 
     def fail(self, txid: int, reason: str = "no luck") -> list[Action]:
         return self.tell(AttemptFailed(self.current(txid), reason))

@@ -193,6 +193,17 @@ class TopologyConfig:
     before the transaction is committed. `process`: the death of the process, while the operating system keeps running.
     Databases, object stores and the coordinator's own store handle this themselves."""
 
+    sink_bytes_max: int = 64 * 2**20
+    """While transactions in flight have records of so many bytes for sinks, which wait in memory, no new transaction is
+    issued. A single transaction may have more."""
+
+    sink_pending_max: int = 1_000
+    """While so many committed transactions wait to be published by a sink, no further transaction is committed."""
+
+    sink_pending_bytes_max: int = 256 * 2**20
+    """While committed transactions with compressed records of so many bytes wait to be published, no further
+    transaction is committed."""
+
     outbox_folder: str | None = None
     """Where a topology with sinks has payloads above 256 KiB until they are published: a folder that every process of
     the topology sees, on a disk that survives what the store survives. None: the folder `outbox` beside a store in

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from transactional.core.machine.backlog import SinkBacklog
 from transactional.core.machine.carrying import add_committed_facts, batch_to_replay, carry_forward
 from transactional.core.machine.failures import Failures
 from transactional.core.machine.protocol import (
@@ -51,6 +52,8 @@ from transactional.core.machine.protocol import (
     RecordFailure,
     RecordProcessed,
     ResumeRequested,
+    SinksBehind,
+    SinksSettled,
     StartCommit,
     StartProcessing,
     StopRequested,
@@ -72,12 +75,13 @@ _UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "the re
 @dataclass(slots=True)
 class ActiveAttempt:
     """An attempt in flight. `since_ms` is when it entered its phase, or last made progress; `is_next` whether its batch
-    was planned when every earlier transaction was committed."""
+    was planned when every earlier transaction was committed. `sink_bytes` is the size of its records for sinks."""
 
     attempt: TransactionAttempt
     phase: Phase
     since_ms: int
     is_next: bool = False
+    sink_bytes: int = 0
 
 
 class Coordinator:
@@ -109,6 +113,7 @@ class Coordinator:
         self.committed_txid = progress.committed_txid
         self.active: dict[TxId, ActiveAttempt] = {}
         self.recorded: dict[TxId, BatchMetadata] = dict(progress.recorded)
+        self.backlog = SinkBacklog()
         self.paused = self.stopping = self.halted = False
         # Nothing new is issued: the source is exhausted (after a failure it is polled again), or by an operator's
         # request.
@@ -132,6 +137,12 @@ class Coordinator:
         self._failures.config = config
 
     @property
+    def waits_for_sinks(self) -> bool:
+        """True if a transaction could be committed, but for what waits in the outbox."""
+        head = self.active.get(TxId(self.committed_txid + 1))
+        return head is not None and head.phase is Phase.PROCESSED and self.backlog.is_full(self.config)
+
+    @property
     def is_done(self) -> bool:
         """True when nothing is in flight and nothing more will be issued."""
         is_last = self.stopping or self.draining or (self.finishing and not self.recorded)
@@ -149,6 +160,12 @@ class Coordinator:
                 actions = self._on_tick(now_ms)
             case StopRequested():
                 actions = self._on_stop()
+            case SinksBehind(txid, transactions, size_bytes):
+                self.backlog.add(txid, size_bytes, transactions)
+                actions = []
+            case SinksSettled(txid):
+                self.backlog.settle(txid)
+                actions = []
             case PauseRequested() | ResumeRequested() | DrainRequested():
                 self.paused = isinstance(event, PauseRequested)
                 self.finishing = isinstance(event, DrainRequested)
@@ -213,6 +230,7 @@ class Coordinator:
         if event.pending or event.lost:
             batch = replace(batch, pending=event.pending, lost=batch.lost + event.lost)
         self.recorded[txid] = batch
+        current.sink_bytes = event.sink_bytes
         is_compared = self.replays_exactly and self.guarantee is Guarantee.EXACTLY_ONCE
         return [RecordProcessed(current.attempt, batch)] if is_compared else []
 
@@ -221,6 +239,7 @@ class Coordinator:
         self.committed_txid, self.committed_by = txid, current.attempt.attempt_id
         self._committed_batch = carry_forward(self._committed_batch, self.recorded.pop(txid))
         self._failures.forget(txid)
+        self.backlog.add(txid, event.sink_bytes)
         return [RecordCommit(current.attempt, self._committed_batch, event.report)]
 
     def _on_failed(self, phase: Phase, event: AttemptFailed) -> list[Action]:
@@ -380,7 +399,7 @@ class Coordinator:
 
     def _commit_head(self) -> Iterator[Action]:
         head = self.active.get(TxId(self.committed_txid + 1))
-        if head is not None and head.phase is Phase.PROCESSED:
+        if head is not None and head.phase is Phase.PROCESSED and not self.backlog.is_full(self.config):
             if head.attempt.attempt_id < self.committed_by:
                 batch, work_of = self.recorded[head.attempt.txid], self._renew(head)
                 yield RecordAttempt(head.attempt, batch, forget_later=False, work_of=work_of)
@@ -392,6 +411,8 @@ class Coordinator:
         for number in range(self.committed_txid + 1, self.committed_txid + 1 + self.config.max_spout_pending):
             txid = TxId(number)
             current = self.active.get(txid)
+            if self._has_too_much_for_sinks() and txid not in self.recorded:
+                return
             if current is None:
                 yield from self._issue_one(txid, previous_batch)
             elif current.phase is Phase.WAITING:
@@ -399,6 +420,9 @@ class Coordinator:
             if not self._can_be_followed(txid):
                 return
             previous_batch = self.recorded[txid]
+
+    def _has_too_much_for_sinks(self) -> bool:
+        return sum(current.sink_bytes for current in self.active.values()) >= self.config.sink_bytes_max
 
     def _can_be_followed(self, txid: TxId) -> bool:
         if self.guarantee is not Guarantee.EXACTLY_ONCE:

@@ -44,6 +44,7 @@ def _invariants(coordinator: Coordinator) -> list[tuple[bool, str]]:
             all(active[txid].attempt.attempt_id > coordinator.committed_by for txid in committing),
             "an attempt is committed under an id older than that of the transaction before it",
         ),
+        (not committing or not coordinator.backlog.is_full(coordinator.config), "a commit does not wait for sinks"),
         (recorded == list(range(committed + 1, committed + 1 + len(recorded))), "recorded txids have a gap"),
         (all(a.phase is not Phase.GONE for a in active.values()), "a finished attempt is still active"),
     ]

@@ -29,7 +29,7 @@ from typing import Final
 
 from transactional.core.machine.report import CommitReport
 from transactional.core.store.progress import Phase
-from transactional.model.attempt import TransactionAttempt
+from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.batch import BatchLimit, BatchMetadata, Digest, PartitionId, PendingMessage
 from transactional.model.letters import Exclusion
 from transactional.model.plumbing.redaction import without_login
@@ -57,13 +57,14 @@ class ProcessingSucceeded:
     """The processing phase succeeded. `digests` describes what was read from each partition.
 
     `pending` are the messages that have failed in it and are processed again by a later transaction, `lost` is the
-    number of those that are not.
+    number of those that are not. `sink_bytes` is the size of the records for sinks, which wait in memory.
     """
 
     attempt: TransactionAttempt
     digests: Mapping[PartitionId, Digest] = field(default_factory=dict)
     pending: tuple[PendingMessage, ...] = ()
     lost: int = 0
+    sink_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +86,14 @@ class CommitSucceeded:
     """Every committer has finished the transaction's batch.
 
     `steps` says, for people, where those steps ran that may run as jobs, and why; `report` is all that is stored of
-    the transaction for them. The coordinator passes it on, and the journal leaves it out.
+    the transaction for them. The coordinator passes it on, and the journal leaves it out. `sink_bytes` is the size of
+    what the transaction commit adds to the outbox.
     """
 
     attempt: TransactionAttempt
     steps: str = ""
     report: CommitReport = field(default_factory=CommitReport, compare=False, repr=False)
+    sink_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,22 @@ class AttemptFailed:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", without_login(self.reason))
+
+
+@dataclass(frozen=True, slots=True)
+class SinksBehind:
+    """The outbox at the start of a run: so many transactions up to `txid`, of so many bytes, are not published yet."""
+
+    txid: TxId
+    transactions: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinksSettled:
+    """Every sink has published everything up to `txid`."""
+
+    txid: TxId
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +160,9 @@ class StopRequested:
 
 
 AttemptEvent = BatchPlanned | ProcessingSucceeded | ProgressMade | CommitDelayed | CommitSucceeded | AttemptFailed
-Event = AttemptEvent | Tick | PauseRequested | ResumeRequested | DrainRequested | StopRequested
+Event = (
+    AttemptEvent | SinksBehind | SinksSettled | Tick | PauseRequested | ResumeRequested | DrainRequested | StopRequested
+)
 
 
 # --- actions: what the coordinator has performed, in list order -----------------------------------------------------

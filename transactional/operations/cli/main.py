@@ -204,7 +204,7 @@ def status(
     for topology, partitions in waits.items():
         if partitions:
             print_line(f"{topology}: windows wait for {format_awaited(partitions)}, no record yet")
-    for line in [*describe_open_windows(windows), *describe_dead_letters(set_aside), *describe_sinks(sinks)]:
+    for line in [*describe_open_windows(windows), *describe_dead_letters(set_aside), *describe_sinks(sinks, statuses)]:
         print_line(line)
 
 

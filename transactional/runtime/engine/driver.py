@@ -27,6 +27,8 @@ from transactional.core.machine.protocol import (
     RecordCommit,
     RecordFailure,
     ResumeRequested,
+    SinksBehind,
+    SinksSettled,
     StartCommit,
     StartProcessing,
     StopRequested,
@@ -71,6 +73,9 @@ _log = logging.getLogger(__name__)
 
 LOOK_EVERY_MS = 1_000
 """How often a running driver checks for progress, and for the desired state."""
+
+WARN_EVERY_MS = 60_000
+"""How often a driver logs that commits wait for sinks."""
 
 LEAVING_S = 3.0
 """How long a driver that must exit waits for its threads: one may hang in user code or in a storage client."""
@@ -143,6 +148,7 @@ class TopologyDriver:
         )
         self.relays = Relays(topology.sinks, store, self.config, self.payload_files)
         self.failures = 0
+        self._warned_at_ms: int | None = None
         self.sizer = make_sizer(topology, self.config)
         self._halt: FatalError | None = None
         self._end: RunEnd | None = None
@@ -270,7 +276,9 @@ class TopologyDriver:
             self.runner.notify_committed(attempt, progress.committed_batch)
         try:
             self.begin(coordinator, self.runner)
-            self.relays.start(lambda error: self._events.put(Fatal(error)))
+            self.relays.start(
+                lambda txid: self._events.put(SinksSettled(txid)), lambda error: self._events.put(Fatal(error))
+            )
             while not self.coordinator.is_done:
                 self._handle_next()
             while not (self.coordinator.stopping or self.relays.have_settled_all):
@@ -313,6 +321,9 @@ class TopologyDriver:
             self._follow(self.store.desired(self.topology.id))
         else:
             self._follow(self.leadership.lease.desired)
+        transactions, size_bytes = self.relays.backlog(lease)
+        if transactions:
+            self.step(SinksBehind(lease.progress.committed_txid, transactions, size_bytes))
         self.step(Tick(self._ticked_at_ms))
 
     def _check_store(self, error: BaseException) -> None:
@@ -356,7 +367,22 @@ class TopologyDriver:
             self.runner.report_progress()
             self._check_desired_state()
             self._check_savepoints()
+            self._warn_of_sinks(now_ms)
         self.step(Tick(now_ms))
+
+    def _warn_of_sinks(self, now_ms: int) -> None:
+        """Log that commits wait for sinks, once a minute."""
+        if not self.coordinator.waits_for_sinks:
+            return
+        if self._warned_at_ms is None or now_ms - self._warned_at_ms >= WARN_EVERY_MS:
+            self._warned_at_ms, backlog = now_ms, self.coordinator.backlog
+            _log.warning(
+                "no transaction is committed before sink %r has published more: %d transactions wait, of %d bytes "
+                "(sink_pending_max = %d, sink_pending_bytes_max = %d)",
+                self.relays.slowest.sink_id,
+                *(backlog.transactions, backlog.size_bytes),
+                *(self.config.sink_pending_max, self.config.sink_pending_bytes_max),
+            )
 
     def _check_desired_state(self) -> None:
         try:

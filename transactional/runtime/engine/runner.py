@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,7 @@ from transactional.core.machine.protocol import (
     ProgressMade,
 )
 from transactional.core.machine.window_assignment import with_outer_watermarks
-from transactional.core.ports import Clock, JobExecutor, Processed
+from transactional.core.ports import Clock, JobExecutor, Partials, Processed
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId, PendingMessage
 from transactional.model.config import TopologyConfig
@@ -309,7 +309,15 @@ class PhaseRunner:
                     self.topology.spout.parts.replays.check_replay(batch)
             raise
         self._processed[attempt], pending, lost_count = self._settle_messages(attempt, batch, processed)
-        return ProcessingSucceeded(attempt, processed.digests, pending, lost_count)
+        sink_bytes = sum(map(len, self._records_for_sinks(processed)))
+        return ProcessingSucceeded(attempt, processed.digests, pending, lost_count, sink_bytes)
+
+    def _records_for_sinks(self, processed: Processed) -> Iterator[bytes]:
+        """The bolts with the records of sinks, as far as they are in memory."""
+        for sink in self.topology.sinks:
+            bolts = processed.parts.get(sink, ())
+            if not isinstance(bolts, Partials):
+                yield from (bolt for bolt in bolts if isinstance(bolt, bytes))
 
     def _settle_messages(
         self, attempt: TransactionAttempt, batch: BatchMetadata, processed: Processed
@@ -344,4 +352,5 @@ class PhaseRunner:
         report = self._commit_phase.run(attempt, self._processed[attempt])
         outbox = self._payload_files.store_large(attempt, report.outbox)
         report = replace(report, outbox=outbox, upkeep=self._maintenance.lasting_failures())
-        return CommitSucceeded(attempt, str(report), report)
+        sink_bytes = sum(records.size_bytes for records in outbox.values())
+        return CommitSucceeded(attempt, str(report), report, sink_bytes)

@@ -45,7 +45,8 @@ class Relay:
         self.sink_id, self.sink = sink_id, sink
         self._store, self.lease, self._reopen, self._now_ms, self._files = store, lease, reopen, now_ms, files
         self._confirmed_txid = lease.progress.committed_txid
-        self._published_txid = TxId(0)
+        self.settled_txid = TxId(0)
+        """The transaction up to which everything is published; unknown before the first step."""
         self._group_max = GROUP_MAX
         self._must_reopen = False
         self._reopened_at_ms: list[int] = []
@@ -57,7 +58,7 @@ class Relay:
     @property
     def has_settled_all(self) -> bool:
         """True if nothing that is confirmed can be waiting."""
-        return self._published_txid == self._confirmed_txid
+        return self.settled_txid == self._confirmed_txid
 
     def step(self) -> bool:
         """Publish some waiting transactions, and settle them in the store; False if none waits.
@@ -69,13 +70,14 @@ class Relay:
         confirmed = self._confirmed_txid
         rows = self._store.outbox(self.lease.topology_id, self.sink_id, last=confirmed, limit=self._group_max)
         if not rows:
-            self._published_txid = confirmed
+            self.settled_txid = confirmed
             return False
         group = _limit_bytes(rows)
         if len(group) < len(rows):
             self._group_max = len(group)
         self._publish(group)
         self._store.settle_sink(self.lease, self.sink_id, group[-1].publication)
+        self.settled_txid = group[-1].publication.attempt.txid
         self._files.delete(group)
         return True
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from transactional.core.ports import Sink
 from transactional.core.store import CoordinatorStore, Lease
-from transactional.model.attempt import TxId
+from transactional.model.attempt import NO_TRANSACTION, TxId
 from transactional.model.config import TopologyConfig
 from transactional.model.errors import OperatingError, StoreUnavailable
 from transactional.model.plumbing.pools import DaemonPool
@@ -37,6 +37,7 @@ class Relays:
         self._relays: dict[str, Relay] = {}
         self._committed = threading.Condition()
         self._is_closing = False
+        self._reported_txid = NO_TRANSACTION
         self._pool = DaemonPool(len(sinks), "relay")
 
     def prepare(self) -> None:
@@ -63,10 +64,21 @@ class Relays:
         settle_sinks(sinks, self._store, lease, store_id, renew)
         self._files.sweep(self._store)
 
-    def start(self, fail: Callable[[BaseException], None]) -> None:
-        """Start the threads. `fail` is called in one of them with the error that has ended it."""
+    def backlog(self, lease: Lease) -> tuple[int, int]:
+        """The number of committed transactions that wait to be published, and the size of their payloads."""
+        if not self.sinks:
+            return 0, 0
+        progresses = self._store.sinks(lease.topology_id).values()
+        return max((sink.waiting for sink in progresses), default=0), sum(sink.size_bytes for sink in progresses)
+
+    def start(self, report_settled: Callable[[TxId], None], fail: Callable[[BaseException], None]) -> None:
+        """Start the threads.
+
+        They call `report_settled` with the transaction up to which all sinks have published, and `fail` with the
+        error that has ended one of them.
+        """
         for relay in self._relays.values():
-            self._pool.submit(self._serve, relay, fail)
+            self._pool.submit(self._serve, relay, report_settled, fail)
 
     def confirm(self, txid: TxId) -> None:
         """Publish a transaction, whose commit the store has confirmed."""
@@ -95,13 +107,29 @@ class Relays:
         for sink in self.sinks.values():
             sink.close()
 
-    def _serve(self, relay: Relay, fail: Callable[[BaseException], None]) -> None:
+    @property
+    def slowest(self) -> Relay:
+        """The relay that has published least; only if there are sinks."""
+        return min(self._relays.values(), key=lambda relay: relay.settled_txid)
+
+    def _report(self, report_settled: Callable[[TxId], None]) -> None:
+        with self._committed:
+            txid = self.slowest.settled_txid
+            if txid > self._reported_txid:
+                self._reported_txid = txid
+                report_settled(txid)
+
+    def _serve(
+        self, relay: Relay, report_settled: Callable[[TxId], None], fail: Callable[[BaseException], None]
+    ) -> None:
         failing = _Failing(relay, self._config.outage_timeout_ms)
         while not self._is_closing:
             try:
                 while relay.step() and not self._is_closing:
                     failing.end()
+                    self._report(report_settled)
                 failing.end()
+                self._report(report_settled)
             except OperatingError as error:
                 if failing.has_timed_out(error):
                     fail(OperatingError(f"sink {relay.sink_id!r} has been failing for too long: {error}"))

@@ -23,7 +23,7 @@ from transactional.runtime.executors.local import LocalExecutor
 from transactional.runtime.publishing.payload_files import PayloadFolder, outbox_folder
 from transactional.testing import MemoryCoordinatorStore
 
-LARGE = random.Random(1).randbytes(ROW_BYTES_MAX).hex()
+LARGE = random.Random(1).randbytes(4 * ROW_BYTES_MAX).hex()
 ROWS = [[("cat",), (LARGE,), ("dog",)]]
 PUBLISHED = [(1, ["cat", LARGE]), (2, ["dog"])]
 
@@ -136,12 +136,22 @@ def test_a_file_that_is_not_what_was_stored_is_refused(
     assert target.published == []
 
 
+def test_a_file_of_another_payload_is_refused(
+    topology: Topology, store: SqlCoordinatorStore, target: Target, tmp_path: Path
+) -> None:
+    row = run_unpublished(topology, store, target)
+    [file] = files_in(tmp_path)
+    file.write_bytes(bytes(4) + file.read_bytes()[4:])
+    with pytest.raises(CorruptRecord, match="was changed"):
+        PayloadFolder(file.parent).read(row)
+
+
 def test_without_room_nothing_is_committed_until_there_is_some(
     topology: Topology, store: SqlCoordinatorStore, target: Target, tmp_path: Path
 ) -> None:
     # A limit of the process stands in for a full disk.
     with (
-        files_up_to(ROW_BYTES_MAX),
+        files_up_to(3 * ROW_BYTES_MAX),
         pytest.raises(RetriesExhausted, match="/outbox: File too large") as full,
     ):
         run(topology, store, outage_timeout_ms=50)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -61,6 +62,29 @@ def test_a_drained_run_has_published_everything(target: Target) -> None:
     assert store.sinks("words")["alerts"].waiting == 0
 
 
+def test_commits_wait_for_a_sink_that_is_behind(
+    target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store never has more than is allowed, which the target sees each time that it fails."""
+    monkeypatch.setattr(relays, "RETRY_S", 0.01)
+    monkeypatch.setattr("transactional.runtime.engine.driver.LOOK_EVERY_MS", 5)
+    store, waiting = MemoryCoordinatorStore(), list[int]()
+
+    class Away(SinkUnavailable):
+        def __init__(self) -> None:
+            super().__init__("away")
+
+        def __str__(self) -> str:
+            waiting.append(store.sinks("words")["alerts"].waiting)
+            return "away"
+
+    target.errors = [Away() for _ in range(30)]
+    run(build(), store, sink_pending_max=1, max_spout_pending=3)
+    assert (sorted(target.published), max(waiting)) == (PUBLISHED, 1)
+    [line] = [record.message for record in caplog.records if "is committed before sink" in record.message]
+    assert re.search(r"before sink 'alerts' has published more: 1 transactions wait, of \d+ bytes", line)
+
+
 def test_a_bad_tuple_is_a_dead_letter_and_is_not_published(target: Target) -> None:
     builder = TransactionalTopologyBuilder("words", "rows", MemoryTransactionalSpout(BAD, "word string", take=2))
     builder.set_sink("alerts", WordSink("words")).shuffle_grouping("rows")
@@ -92,6 +116,13 @@ def test_what_was_not_published_waits_for_the_next_run(
     store, counts = waiting
     [line] = describe_sinks({"words": store.sinks("words")})
     assert re.fullmatch(r"words: sink alerts: \d transactions? unsent \(\d records, the first of transaction 1\)", line)
+    [status] = store.status("words")
+    for limit, lines in ((store.sinks("words")["alerts"].waiting, 2), (99, 1)):
+        settings = {"sink_pending_max": limit}
+        assert status.run is not None
+        limited = replace(status, run=replace(status.run, about=replace(status.run.about, settings=settings)))
+        described = describe_sinks({"words": store.sinks("words")}, [limited])
+        assert len(described) == lines
     run(build(counts=counts), store)
     assert sorted(target.published) == PUBLISHED
 

@@ -111,14 +111,29 @@ def describe_dead_letters(letters_by_topology: Mapping[str, RecentLetters]) -> l
     ]
 
 
-def describe_sinks(sinks: Mapping[str, Mapping[str, SinkProgress]]) -> list[str]:
-    """Return a line for each sink with transactions that are committed and not published."""
-    return [
+def describe_sinks(
+    sinks: Mapping[str, Mapping[str, SinkProgress]], statuses: Sequence[TopologyStatus] = ()
+) -> list[str]:
+    """Return a line for each sink with transactions that are committed and not published, and for waiting commits."""
+    lines = [
         f"{topology}: sink {name}: {progress.unsent_summary}"
         for topology, progresses in sinks.items()
         for name, progress in sorted(progresses.items())
         if progress.waiting
     ]
+    for status in statuses:
+        progresses = sinks.get(status.topology_id, {}).values()
+        settings = {} if status.run is None else status.run.about.settings
+        waiting = {
+            "sink_pending_max": max((progress.waiting for progress in progresses), default=0),
+            "sink_pending_bytes_max": sum(progress.size_bytes for progress in progresses),
+        }
+        lines += [
+            f"{status.topology_id}: no transaction is committed before its sinks have published more ({name} = {limit})"
+            for name, size in waiting.items()
+            if (limit := settings.get(name)) is not None and size >= limit
+        ]
+    return lines
 
 
 def describe_open_windows(windows: Mapping[str, Mapping[str, UnclosedWindows]]) -> list[str]:

@@ -295,6 +295,7 @@ _READERS: Mapping[object, Callable[[Any], Any]] = {
     int | None: _or_none(_reader_of(int)),
     str: _reader_of(str),
     bool: _reader_of(bool),
+    TxId: parse_whole_number,
     Phase: Phase,
     TransactionAttempt: _attempt,
     TransactionAttempt | None: _or_none(_attempt),
