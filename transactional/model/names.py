@@ -77,6 +77,16 @@ def joining_of(component_id: str) -> str:
 SINKS: Final = "sinks"
 """The entry of a fingerprint with the sinks, by name."""
 
+SINK_PROPERTY: Final = "transactional.sink"
+"""The publisher of a table that a sink appends to, as JSON: `topology`, `sink`, `store`; and the `run` whose store has
+committed its newest publication."""
+SINK_ATTEMPT: Final = "transactional.sink/attempt"
+"""The app id whose version is the attempt of the newest publication in a sink's table."""
+SINK_TXID: Final = "transactional.sink/txid"
+"""The app id whose version is the transaction of the newest publication in a sink's table."""
+SINK_FENCE: Final = "transactional.sink/fence"
+"""The app id whose version is the fence id of the leader that publishes into a sink's table."""
+
 OWNER_PROPERTY: Final = "transactional.owner"
 """The owner of a Delta table, also before its first app transaction."""
 STORE_PROPERTY: Final = "transactional.storeId"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from transactional.core.store.outbox import Publication
+from transactional.model.attempt import AttemptId, TransactionAttempt
 from transactional.model.schema import Schema
 
 if TYPE_CHECKING:
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SinkOwner:
-    """The one publisher of a sink: the topology and the name of the sink in it, and the store that has the outbox."""
+    """The one publisher of a sink: the topology and the name of the sink in it, and the store that has the outbox.
+
+    `fence_id` is that of the leader's lease, higher than that of every earlier leader. Zero is no leader's.
+    """
 
     topology_id: str
     sink: str
     store_id: str
+    fence_id: AttemptId = AttemptId(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class SinkPosition:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRecords:
-    """The records of one committed transaction, in the columns of `Sink.encode`."""
+    """The records of one committed transaction, as returned by `Sink.stage`."""
 
     publication: Publication
     records: pa.Table
@@ -47,12 +52,16 @@ class PublishedRecords:
 class Sink(ABC):
     """Where a topology publishes records. Instances are declared by users and pickled to tasks, without connections.
 
-    `encode` runs in tasks. All other methods run in the leader's process: `prepare` before tasks get the sink, then
-    `look`, then `open`, then `position`, then `publish` any number of times. After `SinkUnavailable` with `is_fenced`,
-    `look` comes again.
+    `encode` runs in tasks, and so does `stage` for many records. All other methods run in the leader's process:
+    `prepare` before tasks get the sink, then `look`, then `open`, then `position`, then `publish` any number of times.
+    After `SinkUnavailable` with `is_fenced`, `look` comes again.
     """
 
     kind: ClassVar[str] = "sink"
+    stages_in_tasks: ClassVar[bool] = False
+    """True if `stage` writes somewhere: then tasks stage their records themselves if these are large."""
+    needs_disk: ClassVar[bool] = False
+    """True if a power cut would lose what `stage` has written, unless the topology is durable on disk."""
 
     @abstractmethod
     def check_input(self, fields: Schema, *, used_by: str) -> None:
@@ -76,6 +85,18 @@ class Sink(ABC):
     @abstractmethod
     def encode(self, batch: pa.RecordBatch) -> pa.Table:
         """Turn tuples into records that are ready to be sent. Pure. Raises `SchemaMismatch` for a tuple that can't."""
+
+    def stage(self, attempt: TransactionAttempt, records: pa.Table) -> pa.Table:
+        """Write encoded records where `publish` finds them, and return what the outbox holds instead.
+
+        Called before the transaction commit, for attempts that may never be committed. By default the outbox holds the
+        records. Raises `OperatingError`.
+        """
+        del attempt
+        return records
+
+    def check_staged(self, attempt: TransactionAttempt, staged: pa.Table) -> None:  # noqa: B027 - optional
+        """Raise `OperatingError` if the leader does not see what tasks have staged."""
 
     @abstractmethod
     def look(self, owner: SinkOwner) -> SinkPosition | None:

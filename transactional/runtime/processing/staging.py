@@ -2,8 +2,9 @@
 
 Partial aggregates are staged in the folder of the state's table, to become a part of it. Tuples and pickled bolts for
 the commit phase are staged in scratch storage for later steps. So are, split by key, the partial aggregates of an
-update that emits its changes. All tasks within one Spark task share the files, so that there are few. Staging is
-applied to the items that tasks send: `run_task` itself writes nothing.
+update that emits its changes. All tasks within one Spark task share the files, so that there are few. Sinks that write
+files stage the encoded records of their bolts. Staging is applied to the items that tasks send: `run_task` itself
+writes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TypeGuard
+from typing import Final, TypeGuard
+
+import pyarrow as pa
 
 from transactional.core.ports import STAGEABLE
 from transactional.core.ports.staged import Scratch, SplitRows, StagedBytes, Stager
@@ -20,6 +23,7 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import OperatingError, SumOverflow
 from transactional.model.names import owner_of
 from transactional.runtime.processing.split_rows import split_bytes
+from transactional.runtime.tasks.emitting import make_emitter
 from transactional.runtime.tasks.items import (
     Item,
     PartialAggregates,
@@ -29,9 +33,16 @@ from transactional.runtime.tasks.items import (
     TaskFailure,
     TuplesToCommit,
 )
+from transactional.runtime.tasks.pickling import dump_instance, load_instance
 from transactional.runtime.tasks.program import TaskProgram
+from transactional.topology.bolts.sink_bolt import SinkBolt
 from transactional.topology.steps import plan_steps, read_streams
 from transactional.topology.topology import CLOSED, Component, Topology
+
+RECORDS_BYTES_MIN: Final = 4 * 2**20
+"""Records of a sink up to this size go through the driver: files of their own would cost more."""
+RECORDS_BYTES_MAX: Final = 64 * 2**20
+"""The share of one transaction's records, for each sink, that goes through the driver."""
 
 StepItem = TuplesToCommit | PickledBolt | PartialAggregates
 """An item that may be read by tasks of a later step instead of the driver."""
@@ -75,6 +86,7 @@ def staged(program: TaskProgram, attempt: TransactionAttempt, items: Iterable[It
     sent_items = list(items)
     if any(isinstance(item, TaskFailure) for item in sent_items):
         return iter(sent_items)
+    sent_items = [_with_staged_records(program, attempt, sent, tasks) for sent in sent_items]
     sent_items = _with_scratch(program, attempt, sent_items, tasks)
     for committer, stager in program.stagers.items():
         parts = [item for item in sent_items if isinstance(item, PartialAggregates) and item.committer == committer]
@@ -108,6 +120,27 @@ def find_scratch(topology: Topology) -> Scratch | None:
         if scratch is not None:
             return scratch
     return None
+
+
+def _with_staged_records(program: TaskProgram, attempt: TransactionAttempt, sent: Item, tasks: int) -> Item:
+    """Return the item; that of a sink which stages in tasks, and has many records, with the records staged."""
+    bolt = program.bolts[sent.component].bolt if isinstance(sent, PickledBolt) else None
+    if not isinstance(sent, PickledBolt) or not isinstance(bolt, SinkBolt) or not bolt.sink.stages_in_tasks:
+        return sent
+    assert isinstance(sent.data, bytes)
+    if len(sent.data) <= min(RECORDS_BYTES_MIN, RECORDS_BYTES_MAX // max(1, tasks)):
+        return sent
+    emitter = make_emitter(program, sent.component, 0)
+    sink_bolt: SinkBolt = load_instance(sent.data, emitter, None)
+    if not sink_bolt.records:
+        return sent
+    try:
+        sink_bolt.staged.append(bolt.sink.stage(attempt, pa.concat_tables(sink_bolt.records)))
+    except OperatingError as error:
+        text = f"component {sent.component!r} of attempt {attempt}: {error}"
+        return TaskFailure(sent.order, sent.component, error.code, text)
+    sink_bolt.records = []
+    return replace(sent, data=dump_instance(sink_bolt, emitter))
 
 
 def _with_scratch(program: TaskProgram, attempt: TransactionAttempt, items: list[Item], tasks: int) -> list[Item]:

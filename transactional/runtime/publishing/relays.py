@@ -14,7 +14,7 @@ from transactional.core.ports import Sink
 from transactional.core.store import CoordinatorStore, Lease
 from transactional.model.attempt import NO_TRANSACTION, TxId
 from transactional.model.config import TopologyConfig
-from transactional.model.errors import OperatingError, StoreUnavailable
+from transactional.model.errors import ConfigError, OperatingError, StoreUnavailable
 from transactional.model.plumbing.pools import DaemonPool
 from transactional.runtime.publishing.payload_files import PayloadFolder
 from transactional.runtime.publishing.relay import Relay
@@ -42,7 +42,12 @@ class Relays:
 
     def prepare(self) -> None:
         """Let each sink read from its target what its tasks need. Raises `ConfigError` and `SinkUnavailable`."""
-        for sink in self.sinks.values():
+        for name, sink in self.sinks.items():
+            if sink.needs_disk and self._config.durability != "disk":
+                raise ConfigError(
+                    f"sink {name!r} is a {sink.kind}, whose files have to survive a power cut, and the topology has "
+                    f"durability={self._config.durability!r}: use durability='disk'"
+                )
             sink.prepare()
 
     def check(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:

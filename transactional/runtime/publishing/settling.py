@@ -38,7 +38,7 @@ def settle_sinks(
 def _settle(
     sinks: Mapping[str, Sink], store: CoordinatorStore, lease: Lease, store_id: str, renew: Callable[[], None]
 ) -> None:
-    owners = {name: SinkOwner(lease.topology_id, name, store_id) for name in sinks}
+    owners = {name: SinkOwner(lease.topology_id, name, store_id, lease.fence_id) for name in sinks}
     progress = store.sinks(lease.topology_id)
     for name, sink in sinks.items():
         Settlement(store, owners[name], progress.get(name)).check(sink.look(owners[name]), is_final=False)

@@ -20,6 +20,8 @@ class SinkBolt(ArrowBatchBolt):
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self.records: list[pa.Table] = []
+        self.staged: list[pa.Table] = []
+        """Tables that the sink has staged, in place of the records that it was given."""
 
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
         """Keep nothing: records depend on the tuples alone."""
