@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING, Final
 from transactional.model.plumbing.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from sinks.delta.sink import DeltaSink
     from sinks.kafka.json_value import JsonValue
     from sinks.kafka.sink import KafkaSink
     from transactional.core.ports.sinks import Sink
 
-__all__ = ["JsonValue", "KafkaSink", "Sink"]
+__all__ = ["DeltaSink", "JsonValue", "KafkaSink", "Sink"]
 
 _HOMES: Final = {
+    "sinks.delta.sink": "DeltaSink",
     "sinks.kafka.json_value": "JsonValue",
     "sinks.kafka.sink": "KafkaSink",
     "transactional.core.ports.sinks": "Sink",

@@ -197,8 +197,14 @@ PAGES = {
     ),
     "sinks": Page(
         "Sinks",
-        "Where records of committed transactions are published; [how to](../howto/write-to-kafka.md).",
-        ("sinks.kafka.sink.KafkaSink", "sinks.kafka.json_value.JsonValue", "transactional.core.ports.Sink"),
+        "Where records of committed transactions are published: [to Kafka](../howto/write-to-kafka.md), and [to Delta "
+        "tables](../howto/keep-every-event.md).",
+        (
+            "sinks.kafka.sink.KafkaSink",
+            "sinks.kafka.json_value.JsonValue",
+            "sinks.delta.sink.DeltaSink",
+            "transactional.core.ports.Sink",
+        ),
     ),
     "states": Page(
         "States and stores",

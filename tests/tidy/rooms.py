@@ -29,7 +29,7 @@ ROOMS = {
         *(("rows",), (".",), ("delta/tables", "redis", "sql"), ("delta/log",), ("delta/write",)),
         *(("delta/upkeep",), ("delta/writing",), ("delta/segments",), ("delta",)),
     ),
-    "sinks": ((".",), ("kafka",)),
+    "sinks": ((".",), ("delta", "kafka")),
     "verifier": (("evidence",), (".",)),
     "transactional/operations": (
         *((".", "web"), ("telemetry",), ("console/data", "doctor"), ("console/drawing",), ("console",)),
@@ -58,6 +58,8 @@ FOR_ADAPTERS = {
     *("transactional.core.store", "transactional.core.store.databases", "transactional.runtime.spark"),
 }
 """What spouts, states and sinks may import of `transactional`."""
+FOR_SINKS = {"state.delta.tables", "state.delta.log", "state.delta.write"}
+"""What sinks may import of `state`: the lowest pieces of Delta tables, in which nothing knows of states."""
 FOR_DOORS = {"transactional.core.store.sql"}
 """What `from state import …` has besides."""
 ASK_THE_VERIFIER = ("transactional.operations.doctor", "transactional.operations.cli", "examples")
@@ -75,6 +77,7 @@ HOMES = {
     "deltalake": {
         *("state.delta", "state.delta.log", "state.delta.segments", "state.delta.tables", "state.delta.write"),
         *("state.delta.upkeep", "state.delta.writing"),
+        "sinks.delta",
         "verifier.evidence.storage",
     },
     "pyarrow": {
@@ -84,7 +87,7 @@ HOMES = {
         *(f"transactional.runtime.{folder}" for folder in ("commit", "executors.spark", "processing", "tasks")),
         *("transactional.runtime.tasks.failing", "transactional.operations.queries"),
         *("transactional.testing", "transactional.testing.states"),
-        *("sinks.kafka", "transactional.runtime.publishing"),
+        *("sinks.delta", "sinks.kafka", "transactional.runtime.publishing"),
         *("spouts", "spouts.avro", "spouts.decoding", "spouts.kafka", "spouts.kafka.clients", "spouts.registry"),
         *("state", "state.rows", "state.redis", "state.sql", "state.delta", "state.delta.log", "state.delta.segments"),
         *("state.delta.tables", "state.delta.upkeep", "state.delta.write", "state.delta.writing"),

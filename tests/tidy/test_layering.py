@@ -22,6 +22,7 @@ from tests.tidy.rooms import (
     FILES_MAX,
     FOR_ADAPTERS,
     FOR_DOORS,
+    FOR_SINKS,
     HOMES,
     IMPURE,
     PACKAGES,
@@ -81,6 +82,7 @@ def of_ours(module: str, target: str) -> str | None:
         own in ("spouts", "state", "sinks")
         and theirs != own
         and there not in FOR_ADAPTERS | (FOR_DOORS if here == "doors" else set())
+        and not (own == "sinks" and there in FOR_SINKS)
     ):
         return f"{own}/ knows itself and what adapters import, not {there}"
     if own == "transactional" and theirs in ("spouts", "state", "sinks"):

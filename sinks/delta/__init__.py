@@ -1,0 +1,1 @@
+"""The sink for Delta: its partitions, the files of rows that tasks write, and the Delta commits that publish them."""

@@ -1,0 +1,263 @@
+"""The log of a table that a sink appends to: its newest version, and Delta commits that add files.
+
+Every Delta commit of the sink has three app transactions of constant ids: the attempt and the transaction of the newest
+publication, and the fence id of the leader. A commit is the version right after the one that was read, or it is refused
+and the table is read again. A leader whose fence id is no longer in the table publishes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import DeltaError
+
+from state.delta.log.log import CHECKPOINT_INTERVAL, LOG_FOLDER, check_links, commit_path, entry_name, is_there
+from state.delta.tables.storage import can_create, create
+from state.delta.tables.table import DeltaLocation, features_of, is_known_protocol, load_table, storage_of
+from state.delta.write.entry import write_entry
+from transactional.core.ports import SinkOwner, SinkPosition
+from transactional.core.store.outbox import Publication
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.errors import ConfigError, CorruptRecord, SinkUnavailable, StoreMismatch, TableUnfit
+from transactional.model.names import SINK_ATTEMPT, SINK_FENCE, SINK_PROPERTY, SINK_TXID
+from transactional.model.plumbing.syncing import sync
+
+_PROPERTIES: Final = {"delta.checkpointInterval": str(CHECKPOINT_INTERVAL)}
+_log = logging.getLogger(__name__)
+
+
+class VersionTaken(Exception):
+    """Another writer has written the Delta version."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """A Delta version of the table: what stands in its metadata, and the app transactions of sinks."""
+
+    version: int
+    metadata: Mapping[str, Any]
+    columns: pa.Schema
+    attempt_id: int | None
+    txid: int | None
+    fence_id: int
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The names of the partition columns."""
+        return tuple(self.metadata["partitionColumns"])
+
+    @property
+    def checkpoint_interval(self) -> int:
+        """The number of Delta commits between two checkpoints."""
+        text = str(self.metadata["configuration"].get("delta.checkpointInterval", ""))
+        return int(text) if text.isdecimal() and int(text) else CHECKPOINT_INTERVAL
+
+    @property
+    def publisher(self) -> Mapping[str, str]:
+        """The publisher in the table's properties, empty if there is none. Raises `CorruptRecord`."""
+        text = self.metadata["configuration"].get(SINK_PROPERTY, "{}")
+        try:
+            return dict(json.loads(text))
+        except (ValueError, TypeError):
+            raise CorruptRecord(f"the table property {SINK_PROPERTY} is {text!r}, which is no JSON object") from None
+
+    @property
+    def position(self) -> SinkPosition | None:
+        """The newest publication, or None if there was none."""
+        if self.attempt_id is None or self.txid is None:
+            return None
+        attempt = TransactionAttempt(TxId(self.txid), AttemptId(self.attempt_id))
+        return SinkPosition(self.publisher.get("store", ""), Publication(self.publisher.get("run", ""), attempt))
+
+
+class AppendLog:
+    """Reads the newest version of one table, and writes the next one."""
+
+    def __init__(self, location: DeltaLocation) -> None:
+        self.location = location
+
+    def check_location(self) -> None:
+        """Raise `ConfigError` for a storage in which two writers can't be kept apart."""
+        if not can_create(storage_of(self.location)):
+            raise ConfigError(
+                f"a DeltaSink can't write to {self.location}: two writers could overwrite each other there; use a "
+                "disk, S3, Azure or Google Cloud Storage"
+            )
+
+    def read(self) -> TableSnapshot | None:
+        """Read the newest version; None if there is no table. Raises `TableUnfit`, `OperatingError`."""
+        if not is_there(self.location):
+            return None
+        table = load_table(self.location)
+        protocol, metadata = table.protocol(), table.metadata()
+        features, schema_json = features_of(protocol), table.schema().to_json()
+        reader, writer = protocol.min_reader_version, protocol.min_writer_version
+        if not is_known_protocol(reader, writer, features) or "delta.invariants" in schema_json:
+            feature_list = f" with the features {', '.join(sorted(features))}" if features else ""
+            raise TableUnfit(
+                f"Delta table {self.location} has protocol reader {reader}, writer {writer}{feature_list}; a DeltaSink "
+                "appends to tables of reader 1, writer 2: without deletion vectors, column mapping, constraints and "
+                "generated columns. Use another table, or drop the feature: ALTER TABLE … DROP FEATURE"
+            )
+        action = {
+            "id": str(metadata.id),
+            "name": metadata.name,
+            "description": metadata.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema_json,
+            "partitionColumns": list(metadata.partition_columns),
+            "configuration": dict(metadata.configuration),
+            "createdTime": metadata.created_time,
+        }
+        versions = [table.transaction_version(app_id) for app_id in (SINK_ATTEMPT, SINK_TXID, SINK_FENCE)]
+        columns = pa.schema(table.schema().to_arrow())
+        return TableSnapshot(table.version(), action, columns, versions[0], versions[1], versions[2] or 0)
+
+    def create_table(self, columns: pa.Schema, partition_columns: Sequence[str], properties: Mapping[str, str]) -> None:
+        """Create the table, unless there is one. Raises `ConfigError`, `OSError`."""
+        with TemporaryDirectory() as scratch:
+            try:
+                DeltaTable.create(
+                    scratch,
+                    DeltaSchema.from_arrow(columns),
+                    partition_by=list(partition_columns) or None,
+                    configuration={**_PROPERTIES, **properties},
+                )
+            except DeltaError as error:
+                raise ConfigError(f"Delta table {self.location} can't be created: {error}") from None
+            lines = Path(scratch, LOG_FOLDER, entry_name(0)).read_text("utf-8").splitlines()
+        actions = [json.loads(line) for line in lines]
+        actions[0]["commitInfo"]["operationParameters"]["location"] = self.location.uri
+        if self.location.scheme == "file":
+            Path(self.location.uri, LOG_FOLDER).mkdir(parents=True, exist_ok=True)
+        try:
+            self.write(0, actions)
+        except VersionTaken:
+            return
+
+    def write(self, version: int, actions: Sequence[Mapping[str, Any]]) -> None:
+        """Write the entry of a Delta version, durably on a disk.
+
+        Raises `VersionTaken`, and `OSError`, after which the entry may exist.
+        """
+        try:
+            if self.location.scheme == "file":
+                path = Path(self.location.uri, commit_path(version))
+                write_entry(path, actions, [])
+                sync([path.parent])
+            else:
+                lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
+                create(storage_of(self.location), commit_path(version), lines.encode())
+        except FileExistsError:
+            raise VersionTaken(str(version)) from None
+        except OSError:
+            check_links(self.location)
+            raise
+
+    def make_checkpoint(self) -> None:
+        """Write a checkpoint, and delete the log's entries that are older than the table's own retention."""
+        try:
+            table = load_table(self.location)
+            table.create_checkpoint()
+            if self.location.scheme == "file":
+                log = Path(self.location.uri, LOG_FOLDER)
+                sync([*log.glob(f"{table.version():020}.checkpoint*.parquet"), *log.glob("_last_checkpoint"), log])
+            table.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            reason = self.location.reason(error)
+            _log.warning("Delta table %s has got no checkpoint, and grows slower to read: %s", self.location, reason)
+
+
+def entry(
+    snapshot: TableSnapshot,
+    owner: SinkOwner,
+    publication: Publication | None,
+    *,
+    files: Iterable[Mapping[str, Any]] = (),
+    metadata: Mapping[str, Any] | None = None,
+    operation: str = "WRITE",
+) -> list[dict[str, Any]]:
+    """Return the entry of the log that adds files and moves the position to a publication; None leaves it."""
+    now_ms = time.time_ns() // 1_000_000
+    note: dict[str, Any] = {"topology": owner.topology_id, "sink": owner.sink, "fence": int(owner.fence_id)}
+    versions = {SINK_ATTEMPT: snapshot.attempt_id, SINK_TXID: snapshot.txid, SINK_FENCE: int(owner.fence_id)}
+    if publication is not None:
+        attempt = publication.attempt
+        note |= {"txid": int(attempt.txid), "attempt_id": int(attempt.attempt_id), "run": publication.run}
+        versions |= {SINK_ATTEMPT: int(attempt.attempt_id), SINK_TXID: int(attempt.txid)}
+    information = {
+        "timestamp": now_ms,
+        "operation": operation,
+        "operationParameters": {"mode": "Append"} if operation == "WRITE" else {},
+        "readVersion": snapshot.version,
+        "isBlindAppend": metadata is None,
+        "engineInfo": "transactional",
+        "userMetadata": json.dumps(note),
+    }
+    added = [
+        {
+            "path": file["path"],
+            "partitionValues": json.loads(file["partition"]),
+            "size": file["size_bytes"],
+            "modificationTime": file["modified_ms"],
+            "dataChange": True,
+            "stats": file["statistics"],
+        }
+        for file in files
+    ]
+    return [
+        {"commitInfo": information},
+        *([{"metaData": dict(metadata)}] if metadata is not None else []),
+        *({"add": action} for action in added),
+        *(
+            {"txn": {"appId": app_id, "version": version}}
+            for app_id, version in versions.items()
+            if version is not None
+        ),
+    ]
+
+
+def with_publisher(metadata: Mapping[str, Any], owner: SinkOwner, run: str) -> dict[str, Any]:
+    """Return the metadata of a table with its publisher, and the run of its newest publication."""
+    publisher = {"topology": owner.topology_id, "sink": owner.sink, "store": owner.store_id, "run": run}
+    return {**metadata, "configuration": {**metadata["configuration"], SINK_PROPERTY: json.dumps(publisher)}}
+
+
+def with_columns(metadata: Mapping[str, Any], columns: Iterable[pa.Field]) -> dict[str, Any]:
+    """Return the metadata of a table with further columns, which are nullable."""
+    schema = json.loads(metadata["schemaString"])
+    added = json.loads(DeltaSchema.from_arrow(pa.schema(list(columns))).to_json())
+    return {**metadata, "schemaString": json.dumps({**schema, "fields": [*schema["fields"], *added["fields"]]})}
+
+
+def check_owner(snapshot: TableSnapshot, owner: SinkOwner, location: DeltaLocation) -> None:
+    """Raise an error if the table is that of another sink, or of another store. Nobody is fenced before that."""
+    if not (publisher := snapshot.publisher):
+        return
+    if (publisher.get("topology"), publisher.get("sink")) != (owner.topology_id, owner.sink):
+        raise ConfigError(
+            f"Delta table {location} is that of sink {publisher.get('sink')!r} of topology "
+            f"{publisher.get('topology')!r}, and sink {owner.sink!r} of topology {owner.topology_id!r} would append to "
+            "it, too: each sink has a table of its own"
+        )
+    if publisher.get("store") != owner.store_id:
+        raise StoreMismatch(
+            f"sink {owner.sink!r} of topology {owner.topology_id!r}: Delta table {location} belongs to the store with "
+            f"the id {publisher.get('store')}; the store's id is {owner.store_id}. Nothing was published; restore the "
+            "store that belongs to the table, or give the sink another table"
+        )
+
+
+def unavailable(location: DeltaLocation, problem: str, error: Exception) -> SinkUnavailable:
+    """The error for a storage that did not do what it should."""
+    return SinkUnavailable(f"Delta table {location}: {problem}: {location.reason(error)}")

@@ -1,0 +1,345 @@
+"""The Delta sink on a disk, with a store in SQLite: rows, partitions, fences, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from sinks import DeltaSink
+from sinks.delta import append_log
+from sinks.delta.append_log import AppendLog, VersionTaken
+from sinks.delta.partitioning import PartitionColumn, split_rows
+from sinks.delta.run_files import RUNS_FOLDER, attempt_of
+from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from transactional import RunSummary, TopologyConfig, run_topology
+from transactional.core.ports import PublishedRecords, SinkOwner
+from transactional.core.store.outbox import Publication
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
+from transactional.errors import ConfigError, CorruptRecord, SchemaMismatch, SinkUnavailable, StoreMismatch, TableUnfit
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.schema import Schema
+from transactional.runtime.processing import staging
+from transactional.trident import TridentTopology
+
+pytestmark = pytest.mark.sampled(6, tests=True)
+FIELDS = "id string, country string, event_time timestamp, amount long"
+Row = tuple[Any, ...]
+
+
+def rows(count: int) -> list[list[Row]]:
+    """Rows of three days and two countries, and of none."""
+    return [
+        [
+            (f"o{n}", (None, "de", "fr")[n % 3], datetime(2026, 11, 27 + n // 8, n % 24, tzinfo=UTC), n)
+            for n in range(count)
+        ]
+    ]
+
+
+def run(folder: Path, source: list[list[Row]], fields: str = FIELDS, **options: Any) -> RunSummary:
+    """Append rows, four in a transaction."""
+    topology = TridentTopology("landing")
+    stream = topology.new_stream("rows", MemoryTransactionalSpout(source, fields, take=4))
+    stream.sink_to(DeltaSink(folder / "events", **options), name="events")
+    config = TopologyConfig(stop_when_drained=True)
+    store = f"sqlite:///{folder}/store.db"
+    return run_topology(topology.build(), store=store, config=config, master="none", accept_changes=True)
+
+
+def table_rows(folder: Path, *columns: str) -> list[Row]:
+    """The rows of the table, sorted, without those of `txid` unless columns are named."""
+    table = DeltaTable(str(folder / "events")).to_pyarrow_table()
+    names = columns or tuple(name for name in table.column_names if name != "txid")
+    return sorted((tuple(row[name] for name in names) for row in table.to_pylist()), key=repr)
+
+
+def test_each_row_of_a_committed_transaction_is_appended_once(tmp_path: Path) -> None:
+    assert run(tmp_path, rows(10)).committed_txid == 3
+    assert table_rows(tmp_path) == sorted(rows(10)[0], key=repr)
+    assert table_rows(tmp_path, "amount", "txid") == sorted(((n, n // 4 + 1) for n in range(10)), key=repr)
+    assert run(tmp_path, rows(11)).committed_txid == 4
+    assert table_rows(tmp_path) == sorted(rows(11)[0], key=repr)
+    with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")) as store:
+        progress = store.sinks("landing")["events"]
+    assert (progress.done_txid, progress.waiting) == (4, 0)
+
+
+def test_partitions_are_fields_and_parts_of_times(tmp_path: Path) -> None:
+    run(tmp_path, rows(20), partition_by=["country", "day(event_time)"], txid="transaction")
+    table = DeltaTable(str(tmp_path / "events"))
+    assert table.metadata().partition_columns == ["country", "event_time_day"]
+    assert table_rows(tmp_path, "amount", "country", "event_time_day", "transaction") == sorted(
+        ((n, country, time.date(), n // 4 + 1) for _, country, time, n in rows(20)[0]), key=repr
+    )
+    assert (table.protocol().min_reader_version, table.protocol().min_writer_version) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("year(at)", [2026, None]),
+        ("month(at)", [date(2026, 11, 1), None]),
+        ("day(at)", [date(2026, 11, 28), None]),
+        ("hour(at)", [23, None]),
+    ],
+)
+def test_parts_of_times_are_those_of_utc(text: str, expected: list[object]) -> None:
+    times = pa.table({"at": pa.array([datetime(2026, 11, 28, 23, 59, tzinfo=UTC), None], pa.timestamp("us", "UTC"))})
+    assert PartitionColumn.parse(text).values(times).to_pylist() == expected
+
+
+def test_rows_keep_their_order_within_a_partition() -> None:
+    columns = [PartitionColumn.parse(name) for name in ("one", "other")]
+    table = pa.table({"one": ["a", "b", "a", None, "a", ""], "other": [1, 1, 2, 1, 1, 1], "n": range(6)})
+    parts = {tuple(values.values()): part["n"].to_pylist() for values, part in split_rows(table, columns)}
+    assert parts.pop((None, "1")) in ([3], [5])
+    assert parts == {("a", "1"): [0, 4], ("b", "1"): [1], ("a", "2"): [2]}
+
+
+def test_files_have_the_target_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sinks.delta.run_files._GROUP_ROWS", 1)
+    run(tmp_path, rows(8), target_file_bytes=1)
+    assert len(list((tmp_path / "events" / RUNS_FOLDER).iterdir())) == 8
+    assert table_rows(tmp_path) == sorted(rows(8)[0], key=repr)
+
+
+def test_tasks_stage_many_rows_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "RECORDS_BYTES_MIN", 0)
+    staged_by_tasks = list[int]()
+    original = DeltaSink.check_staged
+
+    def check_staged(sink: DeltaSink, attempt: TransactionAttempt, staged: pa.Table) -> None:
+        staged_by_tasks.append(staged.num_rows)
+        original(sink, attempt, staged)
+
+    monkeypatch.setattr(DeltaSink, "check_staged", check_staged)
+    run(tmp_path, rows(8))
+    assert staged_by_tasks == [1, 1]
+    assert table_rows(tmp_path) == sorted(rows(8)[0], key=repr)
+
+
+# --- position and fence ----------------------------------------------------------------------------------------------
+
+
+class Leader:
+    """One leader of a sink, without a topology."""
+
+    def __init__(self, folder: Path, fence_id: int, store_id: str = "store", name: str = "events") -> None:
+        self.sink = DeltaSink(folder / "events")
+        self.sink.check_input(Schema.parse("n long"), used_by="sink 'events'")
+        self.owner = SinkOwner("landing", name, store_id, AttemptId(fence_id))
+
+    def open(self, *, has_published: bool = False) -> Leader:
+        """Take over as a leader does."""
+        self.sink.look(self.owner)
+        self.sink.open(self.owner, has_published=has_published)
+        return self
+
+    def stage(self, txid: int, attempt_id: int, run: str = "run") -> PublishedRecords:
+        """Stage a row with the number of the attempt."""
+        attempt = TransactionAttempt(TxId(txid), AttemptId(attempt_id))
+        records = self.sink.encode(pa.record_batch({"n": pa.array([attempt_id], pa.int64())}))
+        return PublishedRecords(Publication(run, attempt), self.sink.stage(attempt, records))
+
+
+def numbers(folder: Path) -> list[int]:
+    return sorted(row["n"] for row in DeltaTable(str(folder / "events")).to_pyarrow_table().to_pylist())
+
+
+def test_an_earlier_leader_publishes_nothing_any_more(tmp_path: Path) -> None:
+    zombie = Leader(tmp_path, 1).open()
+    zombie.sink.publish([first := zombie.stage(1, 2)])
+    leader = Leader(tmp_path, 5).open(has_published=True)
+    assert (position := leader.sink.position()) is not None
+    assert position.publication == first.publication
+    with pytest.raises(SinkUnavailable, match="has the fence id 5, and this leader 1") as refused:
+        zombie.sink.publish([zombie.stage(2, 3)])
+    assert refused.value.is_fenced
+    with pytest.raises(StoreMismatch, match=r"a leader with the fence id 5 publishes .* and this one has 1"):
+        zombie.sink.open(zombie.owner, has_published=True)
+    leader.sink.publish([leader.stage(2, 6), leader.stage(3, 7)])
+    assert numbers(tmp_path) == [2, 6, 7]
+
+
+def test_the_position_is_an_attempt_not_a_transaction(tmp_path: Path) -> None:
+    """After a rewind to transaction 1 transaction 2 comes again, with a later attempt."""
+    leader = Leader(tmp_path, 1).open()
+    leader.sink.publish([leader.stage(2, 3)])
+    table = DeltaTable(str(tmp_path / "events"))
+    versions = [table.transaction_version(f"transactional.sink/{name}") for name in ("attempt", "txid", "fence")]
+    assert versions == [3, 2, 1]
+    with pytest.raises(StoreMismatch, match="somebody else has written this sink's position"):
+        leader.sink.publish([leader.stage(2, 4)])
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_commit_without_an_answer_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+) -> None:
+    leader = Leader(tmp_path, 1).open()
+    group = [leader.stage(1, 2), leader.stage(2, 3)]
+    original = AppendLog.write
+
+    def write(log: AppendLog, version: int, actions: Sequence[Any]) -> None:
+        if is_written:
+            original(log, version, actions)
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AppendLog, "write", write)
+        with pytest.raises(SinkUnavailable, match=r"sink 'events' can't publish: .*Input/output error"):
+            leader.sink.publish(group)
+    leader.sink.publish([*group, leader.stage(3, 4)])
+    assert numbers(tmp_path) == [2, 3, 4]
+
+
+def test_maintenance_by_others_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_log, "CHECKPOINT_INTERVAL", 2)
+    monkeypatch.setitem(append_log._PROPERTIES, "delta.checkpointInterval", "3")
+    leader = Leader(tmp_path, 1).open()
+    for txid in range(1, 12):
+        leader.sink.publish([leader.stage(txid, txid + 1)])
+        table = DeltaTable(str(tmp_path / "events"))
+        if txid % 4 == 0:
+            table.optimize.compact()
+            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    assert numbers(tmp_path) == list(range(2, 13))
+    assert list((tmp_path / "events" / "_delta_log").glob("*.checkpoint.parquet"))
+    again = Leader(tmp_path, 20).open(has_published=True)
+    assert (position := again.sink.position()) is not None
+    assert position.publication.attempt == TransactionAttempt(TxId(11), AttemptId(12))
+
+
+def test_a_busy_table_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = Leader(tmp_path, 1).open()
+    monkeypatch.setattr(AppendLog, "write", refuse)
+    with pytest.raises(SinkUnavailable, match="others write to it too often to append"):
+        leader.sink.publish([leader.stage(1, 2)])
+    with pytest.raises(SinkUnavailable, match="others write to it too often to take it over"):
+        leader.sink.open(SinkOwner("landing", "events", "store", AttemptId(9)), has_published=False)
+
+
+def refuse(_log: AppendLog, version: int, _actions: object) -> None:
+    raise VersionTaken(version)
+
+
+def test_a_lost_file_ends_the_run(tmp_path: Path) -> None:
+    leader = Leader(tmp_path, 1).open()
+    published = leader.stage(7, 8)
+    [path] = published.records["path"].to_pylist()
+    assert attempt_of(path) == published.publication.attempt
+    (tmp_path / "events" / path).unlink()
+    with pytest.raises(CorruptRecord, match=r"a file of committed transactions 7 to 7 is lost: _runs/7-8-.* not there"):
+        leader.sink.publish([published])
+
+
+# --- whose table it is -----------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_another_sink_or_store_is_refused(tmp_path: Path) -> None:
+    Leader(tmp_path, 1).open()
+    with pytest.raises(ConfigError, match="is that of sink 'events' of topology 'landing', and sink 'other'"):
+        Leader(tmp_path, 2, name="other").open()
+    with pytest.raises(StoreMismatch, match="belongs to the store with the id store; the store's id is copy"):
+        Leader(tmp_path, 2, store_id="copy").open()
+    assert DeltaTable(str(tmp_path / "events")).transaction_version("transactional.sink/fence") == 1
+
+
+def test_a_table_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    with pytest.raises(StoreMismatch, match=r"there is no Delta table at .*, and the store has published to it"):
+        Leader(tmp_path, 1).open(has_published=True)
+
+
+def test_the_run_of_the_newest_publication_is_in_the_properties(tmp_path: Path) -> None:
+    leader = Leader(tmp_path, 1).open()
+    leader.sink.publish([leader.stage(1, 2, "first"), leader.stage(2, 3, "second")])
+    properties = DeltaTable(str(tmp_path / "events")).metadata().configuration
+    assert json.loads(properties["transactional.sink"]) == {
+        "topology": "landing",
+        "sink": "events",
+        "store": "store",
+        "run": "second",
+    }
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+def test_columns_come_and_go(tmp_path: Path) -> None:
+    run(tmp_path, [[("a", 1)]], "id string, n long")
+    run(tmp_path, [[("a", 1), ("b", Decimal("2.5"))]], "id string, price decimal(9,2)")
+    assert table_rows(tmp_path, "id", "n", "price") == [("a", 1, None), ("b", None, Decimal("2.50"))]
+    with pytest.raises(SchemaMismatch, match="has the column 'n' as long, its sink as string: a column keeps its type"):
+        run(tmp_path, [[("a", "1"), ("b", "1"), ("c", "1")]], "id string, n string")
+    assert len(table_rows(tmp_path, "id")) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "message"),
+    [
+        ("id string", {"partition_by": ["day(at)"]}, "uses field 'at', which the stream does not have"),
+        ("at timestamp, n long", {"partition_by": ["at"]}, r"'at' is timestamp; use day\(at\) for example"),
+        ("x double, n long", {"partition_by": ["x"]}, "takes a field that is string or .*, and 'x' is double"),
+        ("at date, n long", {"partition_by": ["hour(at)"]}, "takes a field that is timestamp, and 'at' is date"),
+        ("at date, at_day date", {"partition_by": ["day(at)"]}, "makes a column 'at_day', and the stream has such"),
+        ("TxId long", {}, r"would have the name 'txid'; choose another name: DeltaSink\(…, txid='…'\)"),
+        ("id string, ID string", {}, "two columns of the table would have the name 'id'"),
+        ("id string", {"partition_by": ["id"]}, "all fields are partition columns"),
+    ],
+)
+def test_a_stream_that_does_not_fit_is_refused_by_build(fields: str, options: dict[str, Any], message: str) -> None:
+    topology = TridentTopology("landing")
+    stream = topology.new_stream("rows", OpaqueMemoryTransactionalSpout([[]], fields, take=1))
+    stream.sink_to(DeltaSink("events", **options), name="events")
+    with pytest.raises(ConfigError, match=message):
+        topology.build()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"partition_by": "country"}, r"partition_by is a list: partition_by=\['country'\]"),
+        ({"partition_by": ["week(at)"]}, "week is none of year, month, day, hour"),
+        ({"target_file_bytes": 0}, "target_file_bytes is 0; it is 1 or more"),
+        ({"txid": ""}, "txid is the name of a column, and is empty"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DeltaSink("events", **options)
+
+
+def test_a_table_that_others_have_made_is_checked(tmp_path: Path) -> None:
+    uri = str(tmp_path / "events")
+    DeltaTable.create(uri, pa.schema([("id", pa.string()), ("n", pa.int64())]), partition_by=["n"])
+    with pytest.raises(SchemaMismatch, match="is partitioned by n, its sink by nothing"):
+        run(tmp_path, rows(1))
+
+
+def test_features_that_the_sink_does_not_write_are_refused(tmp_path: Path) -> None:
+    properties = {"delta.enableDeletionVectors": "true"}
+    DeltaTable.create(str(tmp_path / "events"), pa.schema([("id", pa.string())]), configuration=properties)
+    with pytest.raises(
+        TableUnfit,
+        match=r"has protocol reader 3, writer 7 with the features .*deletionVectors.* ALTER TABLE … DROP FEATURE",
+    ):
+        run(tmp_path, rows(1))
+
+
+def test_files_that_do_not_survive_a_power_cut_are_refused(tmp_path: Path) -> None:
+    topology = TridentTopology("landing")
+    topology.new_stream("rows", MemoryTransactionalSpout(rows(1), FIELDS, take=1)).sink_to(
+        DeltaSink(tmp_path / "events"), name="events"
+    )
+    config = TopologyConfig(stop_when_drained=True, durability="process")
+    with pytest.raises(ConfigError, match=r"sink 'events' is a delta sink, .* use durability='disk'"):
+        run_topology(topology.build(), store=f"sqlite:///{tmp_path}/store.db", config=config, master="none")
