@@ -42,11 +42,11 @@ POINTS: dict[str, tuple[Any, str, str]] = {
 }
 
 
-def die_at(point: str, number: int) -> None:
-    """Kill this process when it comes to a point for the n-th time."""
-    if point == "nowhere":
+def die_at(point: tuple[Any, str, str] | None, number: int) -> None:
+    """Kill this process when it comes to a point for the n-th time: before or after a method of a class is called."""
+    if point is None:
         return
-    owner, name, when = POINTS[point]
+    owner, name, when = point
     original: Callable[..., Any] = getattr(owner, name)
     calls = Counter[str]()
 
@@ -98,5 +98,5 @@ def run(bootstrap: str, topic: str, processing: str, take: int, store_url: str) 
 
 if __name__ == "__main__":
     bootstrap, topic, processing, take, store_url, point, number = sys.argv[1:]
-    die_at(point, int(number))
+    die_at(POINTS.get(point), int(number))
     run(bootstrap, topic, processing, int(take), store_url)

@@ -1,0 +1,65 @@
+"""The Delta sink beside Spark: a stream that reads its table, maintenance by others, and processes that are killed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sinks import DeltaSink
+from spouts import MemoryTransactionalSpout
+from tests.integration.sinks.append_kills import die_often
+from transactional import RunSummary, TopologyConfig, run_topology
+from transactional.trident import TridentTopology
+
+FIELDS = "id long, country string, event_time timestamp"
+ROUNDS = 2
+
+
+def append(folder: Path, count: int) -> RunSummary:
+    """Append rows up to a number, ten in a transaction."""
+    rows = [(n, ("de", "fr", None)[n % 3], datetime(2026, 11, 1 + n // 60, tzinfo=UTC)) for n in range(count)]
+    topology = TridentTopology("landing")
+    stream = topology.new_stream("rows", MemoryTransactionalSpout([rows], FIELDS, take=10))
+    stream.sink_to(DeltaSink(folder / "events", partition_by=["day(event_time)"]), name="events")
+    config = TopologyConfig(stop_when_drained=True)
+    return run_topology(topology.build(), store=f"sqlite:///{folder}/store.db", config=config, master="none")
+
+
+@pytest.mark.spark
+@pytest.mark.long("Spark for half a minute; the unit tests maintain the table by delta-rs")
+def test_a_stream_of_spark_reads_on_whatever_others_maintain(spark: SparkSession, tmp_path: Path) -> None:
+    """Each row arrives once: new files are read, compacted ones not again."""
+    append(tmp_path, 30)
+    uri = str(tmp_path / "events")
+    rows = spark.readStream.format("delta").load(uri)
+    query = rows.writeStream.format("memory").queryName("landed").option("checkpointLocation", f"{tmp_path}/c").start()
+    try:
+        for number in range(1, ROUNDS + 1):
+            append(tmp_path, 30 + 30 * number)
+            query.processAllAvailable()
+            spark.sql(f"OPTIMIZE delta.`{uri}`")
+            spark.sql("SET spark.databricks.delta.retentionDurationCheck.enabled = false")
+            spark.sql(f"VACUUM delta.`{uri}` RETAIN 0 HOURS")
+        append(tmp_path, 110)
+        query.processAllAvailable()
+        assert query.isActive
+        landed = Counter(spark.table("landed").select("id").toArrow()["id"].to_pylist())
+    finally:
+        query.stop()
+    assert landed == Counter(range(110))
+    table = spark.read.format("delta").load(uri)
+    assert table.count() == 110
+    assert table.where("event_time_day = date'2026-11-02'").count() == 50
+
+
+@pytest.mark.long("processes that are killed, six times; the unit tests have lost answers and earlier leaders")
+def test_deaths_at_points_of_appending(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(2**31)
+    deaths = die_often(tmp_path / "topology", f"deaths-{seed}", "none", random.Random(seed))
+    assert json.dumps(deaths), seed
