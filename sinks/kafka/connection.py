@@ -49,10 +49,13 @@ class SinkConnection:
         """The text without the secrets of this connection."""
         return redact_secrets((setting for name, setting in self.options if _SECRET.search(name)), str(text))
 
-    def unavailable(self, failure: str, error: KafkaException | str, *, is_fenced: bool = False) -> SinkUnavailable:
+    def unavailable(
+        self, failure: str, error: KafkaException | str, *, is_fenced: bool = False, has_timed_out: bool = False
+    ) -> SinkUnavailable:
         """The error for something that the cluster did not do."""
         reason = error if isinstance(error, str) else kafka_error(error).str()
-        return SinkUnavailable(self.redact(f"{failure} at {self.bootstrap_servers}: {reason}"), is_fenced=is_fenced)
+        text = self.redact(f"{failure} at {self.bootstrap_servers}: {reason}")
+        return SinkUnavailable(text, is_fenced=is_fenced, has_timed_out=has_timed_out)
 
 
 def kafka_error(error: KafkaException) -> KafkaError:

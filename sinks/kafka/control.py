@@ -7,11 +7,12 @@ both are visible or neither is. The topic has one partition and is compacted by 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Final
-from urllib.parse import quote
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -23,6 +24,10 @@ from transactional.core.store.outbox import Publication
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import ConfigError, CorruptRecord, StoreMismatch
 
+_NAME_MAX: Final = 249
+"""Kafka's limit for the name of a topic."""
+_PREFIX_MAX: Final = 180
+_PLAIN: Final = re.compile(r"[^A-Za-z0-9-]")
 _SETTINGS: Final = {"cleanup.policy": "compact", "segment.ms": "600000"}
 _END_WAIT_S: Final = TRANSACTION_TIMEOUT_MS / 1_000 + 30
 """How long the end of the topic is waited for: open transactions of others end by then."""
@@ -32,8 +37,19 @@ _POLL_S: Final = 0.2
 
 
 def control_topic(topology_id: str) -> str:
-    """The name of the control topic of a topology."""
-    return f"transactional-control-{quote(topology_id, safe='').replace('%', '_')}"
+    """The name of the control topic of a topology, which no other topology has.
+
+    Kafka's metrics take `a.b` and `a_b` for one name, so both signs are quoted: as `_2E` and `_5F`. The end of a long
+    name is replaced by `_h` and a checksum of the topology's id, which no quoted name has.
+    """
+    name = f"transactional-control-{_PLAIN.sub(_quote_character, topology_id)}"
+    if len(name) <= _NAME_MAX:
+        return name
+    return f"{name[:_PREFIX_MAX]}_h{sha256(topology_id.encode()).hexdigest()}"
+
+
+def _quote_character(match: re.Match[str]) -> str:
+    return "".join(f"_{byte:02X}" for byte in match[0].encode())
 
 
 def encode_marker(owner: SinkOwner, publication: Publication) -> bytes:
@@ -82,10 +98,14 @@ class ControlTopic:
         if partitions is None:
             return False
         settings = topic_settings(admin, self._connection, self.name)
-        if partitions != 1 or settings["cleanup.policy"] != "compact":
+        wrong = [f"{name} {settings[name]!r}" for name, setting in _SETTINGS.items() if settings[name] != setting]
+        if partitions != 1:
+            wrong.append(f"{partitions} partitions")
+        if wrong:
+            expected = ", ".join(f"{name} {setting!r}" for name, setting in _SETTINGS.items())
             raise ConfigError(
-                f"control topic {self.name!r} has {partitions} partitions and the cleanup policy "
-                f"{settings['cleanup.policy']!r}; it needs 1 partition and 'compact'"
+                f"control topic {self.name!r} has {' and '.join(wrong)}; it needs 1 partition, {expected}. Give it "
+                "these settings, or delete it if no sink of the topology has published"
             )
         return True
 

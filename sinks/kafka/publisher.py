@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from sinks.kafka.connection import TIMEOUT_S, TRANSACTION_TIMEOUT_MS, SinkConnection, kafka_error
+from sinks.kafka.connection import TIMEOUT_S, SinkConnection, kafka_error
 from sinks.kafka.control import control_topic, encode_marker
 from sinks.kafka.record_encoding import HEADER, KEY, PARTITION, VALUE
 from sinks.kafka.topics import TopicLimits
 from transactional.core.ports import PublishedRecords, SinkOwner
-from transactional.model.errors import RecordRefused
+from transactional.model.errors import ConfigError, RecordRefused
 
 Headers = list[tuple[str, str | bytes | None]]
 
@@ -35,32 +35,47 @@ _POISON: Final = (
 """The errors of a broker for a record that it will never take."""
 
 
-class KafkaPublisher:
-    """The one producer of a sink. Opening it fences every earlier one. Raises `SinkUnavailable`."""
+class TimeoutTooLong(Exception):
+    """The brokers do not allow Kafka transactions to be open for so long."""
 
-    def __init__(self, connection: SinkConnection, owner: SinkOwner, limits: TopicLimits) -> None:
+
+class KafkaPublisher:
+    """The one producer of a sink. Opening it fences every earlier one.
+
+    Raises `SinkUnavailable`, and `TimeoutTooLong` for a `timeout_ms` that the brokers do not allow.
+    """
+
+    def __init__(self, connection: SinkConnection, owner: SinkOwner, limits: TopicLimits, timeout_ms: int) -> None:
         self._connection, self._owner, self._topic = connection, owner, limits.topic
+        self._timeout_s = timeout_ms / 1_000
         self._control = control_topic(owner.topology_id)
         self._failures: list[tuple[KafkaError, Message]] = []
         ids = (owner.topology_id, owner.sink, owner.store_id)
         settings = {
             "transactional.id": "/".join(quote(name, safe="") for name in ids),
-            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            "transaction.timeout.ms": timeout_ms,
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
             "message.max.bytes": limits.request_bytes_max,
             "delivery.report.only.error": True,
             "on_delivery": self._note_failure,
         }
-        self._producer = Producer(self._connection.settings(settings))
+        try:
+            self._producer = Producer(self._connection.settings(settings))
+        except KafkaException as error:
+            reason = connection.redact(kafka_error(error).str())
+            raise ConfigError(f"the options= of sink {owner.sink!r} can't be used: {reason}") from error
         try:
             self._producer.init_transactions(_INIT_S)
         except KafkaException as error:
+            if kafka_error(error).code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                raise TimeoutTooLong(kafka_error(error).str()) from error
             raise connection.unavailable(f"sink {owner.sink!r} can't take over its topic", error) from error
 
     def publish(self, group: Sequence[PublishedRecords]) -> None:
         """Publish transactions and a marker for the last one, in one Kafka transaction."""
         self._failures.clear()
+        self._began_s = time.monotonic()
         try:
             self._producer.begin_transaction()
             for published in group:
@@ -122,7 +137,10 @@ class KafkaPublisher:
         if is_aborted and error.code() in _POISON:
             raise RecordRefused(self._connection.redact(f"{failed}: a record is refused: {error.str()}"))
         reason = error if not self._failures else self._failures[0][0]
-        raise self._connection.unavailable(failed, KafkaException(reason), is_fenced=not is_aborted)
+        has_timed_out = time.monotonic() - self._began_s >= self._timeout_s
+        raise self._connection.unavailable(
+            failed, KafkaException(reason), is_fenced=not is_aborted, has_timed_out=has_timed_out
+        )
 
     def _abort(self, error: KafkaError) -> bool:
         """Abort the transaction; False if it is not known to be aborted."""

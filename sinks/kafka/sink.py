@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import AdminClient
 
-from sinks.kafka.connection import Option, SinkConnection
+from sinks.kafka.connection import TRANSACTION_TIMEOUT_MS, Option, SinkConnection
 from sinks.kafka.control import ControlTopic
 from sinks.kafka.json_value import JsonValue
-from sinks.kafka.publisher import KafkaPublisher
+from sinks.kafka.publisher import KafkaPublisher, TimeoutTooLong
 from sinks.kafka.record_encoding import HEADER, KEY, VALUE, FieldBytes, RecordForm
 from sinks.kafka.topics import TopicLimits, cluster_id, read_limits
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
-from transactional.model.errors import ConfigError
+from transactional.model.errors import ConfigError, SinkUnavailable
 from transactional.model.schema import Schema
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class KafkaSink(Sink):
         )
         self._limits: TopicLimits | None = None
         self._cluster_id = ""
+        self._timeout_ms = TRANSACTION_TIMEOUT_MS
+        """How long a Kafka transaction may be open: doubled while a single transaction takes longer."""
         self._owner: SinkOwner | None = None
         self._publisher: KafkaPublisher | None = None
 
@@ -93,7 +95,15 @@ class KafkaSink(Sink):
         assert self._limits is not None, "it has been looked at"
         ControlTopic(self.connection, owner).create(self._admin(), has_published=has_published)
         self._owner, self._publisher = owner, None
-        self._publisher = KafkaPublisher(self.connection, owner, self._limits)
+        try:
+            self._publisher = KafkaPublisher(self.connection, owner, self._limits, self._timeout_ms)
+        except TimeoutTooLong as error:
+            self._timeout_ms = max(TRANSACTION_TIMEOUT_MS, self._timeout_ms // 2)
+            raise self.connection.unavailable(
+                f"sink {owner.sink!r} has transactions that take longer than {self._timeout_ms} ms to publish, and "
+                "transaction.max.timeout.ms of the brokers allows no more",
+                str(error),
+            ) from error
 
     def position(self) -> SinkPosition | None:
         assert self._owner is not None, "it is open"
@@ -101,7 +111,13 @@ class KafkaSink(Sink):
 
     def publish(self, group: Sequence[PublishedRecords]) -> None:
         assert self._publisher is not None, "it is open"
-        self._publisher.publish(group)
+        try:
+            self._publisher.publish(group)
+        except SinkUnavailable as error:
+            if error.has_timed_out and len(group) == 1:
+                error.is_fenced = True  # only another producer has another time-out
+                self._timeout_ms *= 2
+            raise
 
     def close(self) -> None:
         self._publisher = None

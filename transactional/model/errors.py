@@ -259,13 +259,20 @@ class SinkUnavailable(OperatingError):
     """The target of a sink does not respond, or has aborted a publication: nothing of that was published.
 
     The committed records wait in the outbox. With `is_fenced` the connection is unusable and has to be opened again.
+    With `has_timed_out` the publication took longer than the target allows: fewer transactions are published together.
     """
 
     code = "TX312"
 
-    def __init__(self, *args: object, at_fault: tuple[Exclusion, ...] = (), is_fenced: bool = False) -> None:
+    def __init__(
+        self,
+        *args: object,
+        at_fault: tuple[Exclusion, ...] = (),
+        is_fenced: bool = False,
+        has_timed_out: bool = False,
+    ) -> None:
         super().__init__(*args, at_fault=at_fault)
-        self.is_fenced = is_fenced
+        self.is_fenced, self.has_timed_out = is_fenced, has_timed_out
 
 
 class QueryFailed(TransactionalError):

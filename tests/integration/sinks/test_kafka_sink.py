@@ -10,9 +10,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sinks import JsonValue, KafkaSink
+from sinks.kafka.publisher import KafkaPublisher
 from spouts import OpaqueMemoryTransactionalSpout
 from spouts.kafka_admin import delete_topic
 from state import DeltaMapState
@@ -127,6 +128,43 @@ def test_a_foreign_open_transaction_is_waited_for(bootstrap: str, topic: str, tm
     foreign.flush(30)
     run_words(bootstrap, topic, tmp_path, [[*WORDS[0], ("emu",)]])
     assert published_words(bootstrap, topic) == [*PUBLISHED, ("emu", "EMU")]
+
+
+@pytest.mark.long("brokers look for transactions that have timed out every ten seconds")
+def test_a_publication_that_takes_too_long_gets_more_time(
+    bootstrap: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker aborts it, and fences its producer, although no other process leads."""
+    timeouts_ms, original = list[int](), KafkaPublisher._commit
+
+    def commit_late(self: KafkaPublisher) -> None:
+        if self._topic == topic:
+            timeouts_ms.append(round(1_000 * self._timeout_s))
+        if self._topic == topic and len(timeouts_ms) == 1:
+            self._producer.flush(30)
+            while stable_end(bootstrap, topic) < last_offset(bootstrap, topic):
+                self._producer.poll(0.1)
+        original(self)
+
+    monkeypatch.setattr("sinks.kafka.sink.TRANSACTION_TIMEOUT_MS", 1_000)
+    monkeypatch.setattr("sinks.kafka.connection.TIMEOUT_S", 1.0)
+    monkeypatch.setattr(KafkaPublisher, "_commit", commit_late)
+    run_words(bootstrap, topic, tmp_path, [[("cat",), ("dog",)]])
+    assert published_words(bootstrap, topic) == PUBLISHED[:2]
+    assert timeouts_ms == [1_000, 2_000]
+
+
+def last_offset(bootstrap: str, topic: str, isolation: str = "read_uncommitted") -> int:
+    """The end of a topic of one partition, as a reader sees it."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation})
+    end = consumer.get_watermark_offsets(TopicPartition(topic, 0), 30)[1]
+    consumer.close()
+    return end
+
+
+def stable_end(bootstrap: str, topic: str) -> int:
+    """The end for readers of committed records: no transaction is open before it."""
+    return last_offset(bootstrap, topic, "read_committed")
 
 
 def test_a_topic_that_does_not_exist_is_refused(bootstrap: str, topic: str, tmp_path: Path) -> None:

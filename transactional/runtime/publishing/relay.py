@@ -48,7 +48,7 @@ class Relay:
         self.settled_txid = TxId(0)
         """The transaction up to which everything is published; unknown before the first step."""
         self._group_max = GROUP_MAX
-        self._must_reopen = False
+        self._must_reopen = self._was_slow = False
         self._reopened_at_ms: list[int] = []
 
     def confirm(self, txid: TxId) -> None:
@@ -87,7 +87,7 @@ class Relay:
                 [PublishedRecords(row.publication, decode_payload(self._files.read(row))) for row in rows]
             )
         except SinkUnavailable as error:
-            self._must_reopen = error.is_fenced
+            self._must_reopen, self._was_slow = error.is_fenced, error.has_timed_out
             self._group_max = max(1, len(rows) // 2)
             raise
         self._group_max = min(GROUP_MAX, 2 * self._group_max)
@@ -101,9 +101,12 @@ class Relay:
                 "although this process leads: something else uses its transactional id"
             )
         self._reopen()
-        self._reopened_at_ms.append(now_ms)
+        if not self._was_slow:
+            self._reopened_at_ms.append(now_ms)
         self._must_reopen = False
-        _log.warning("sink %r was fenced and has been opened again", self.sink_id)
+        _log.warning(
+            "sink %r %s and has been opened again", self.sink_id, "was too slow" if self._was_slow else "was fenced"
+        )
 
 
 def _limit_bytes(rows: Sequence[OutboxRow]) -> list[OutboxRow]:

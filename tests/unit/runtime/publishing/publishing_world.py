@@ -274,7 +274,7 @@ def simulated_clients(world: World) -> Iterator[pytest.MonkeyPatch]:
         def partition_count(admin: object, connection: object, topic: str) -> int | None:
             return counts.get(topic, 3) if topic in world.kafka.topics else None
 
-        settings = {"cleanup.policy": "compact", "max.message.bytes": "1048588"}
+        settings = {"cleanup.policy": "compact", "segment.ms": "600000", "max.message.bytes": "1048588"}
         others = {**settings, "cleanup.policy": "delete"}
         for module in (control, topics):
             patch.setattr(module, "partition_count", partition_count)

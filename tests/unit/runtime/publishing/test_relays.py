@@ -182,6 +182,36 @@ def test_large_transactions_are_published_in_groups_of_limited_size(
     assert [txid for txid, _ in target.published] == [1, 2, 3, 4, 5, 6, 7]
 
 
+def test_a_sink_is_opened_again_three_times_in_ten_minutes_unless_it_was_slow(target: Target) -> None:
+    store, now_ms, openings = MemoryCoordinatorStore(), [0], list[int]()
+    target.errors = [RecordRefused("the rows stay")]
+    with pytest.raises(RecordRefused):
+        run(build(), store)
+    lease = store.acquire("words", build().fingerprint(), owner="leader", lease_ms=1_000)
+    sink = WordSink("words")
+    sink.open(SinkOwner("words", "alerts", "store"), has_published=False)
+    alerts = relay.Relay(
+        *("alerts", sink, store, lease, lambda: openings.append(now_ms[0]), lambda: now_ms[0], PayloadFolder(None))
+    )
+
+    def fail(*, is_slow: bool) -> None:
+        target.errors = [SinkUnavailable("fenced", is_fenced=True, has_timed_out=is_slow)]
+        with pytest.raises(SinkUnavailable, match="fenced"):
+            alerts.step()
+
+    for is_slow in (True, True, False, True, False, False):
+        fail(is_slow=is_slow)
+    assert openings == [0] * 5
+    fail(is_slow=False)
+    with pytest.raises(
+        OperatingError, match="'alerts' was fenced 3 times within 10 minutes, although this process leads"
+    ):
+        alerts.step()
+    now_ms[0] = 600_000
+    assert alerts.step()
+    assert openings == [0] * 6 + [600_000]
+
+
 def test_a_payload_that_was_changed_is_refused_wherever_that_is() -> None:
     values = pa.array([bytes([n % 251]) * (n % 40) for n in range(500)])
     payload = encode_payload(pa.table({"key": values, "value": values})).payload

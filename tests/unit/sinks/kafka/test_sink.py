@@ -15,9 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from sinks import JsonValue, KafkaSink
-from sinks.kafka.control import control_topic, decode_marker, encode_marker
+from sinks.kafka import control
+from sinks.kafka.control import ControlTopic, control_topic, decode_marker, encode_marker
 from sinks.kafka.topics import TopicLimits
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
@@ -287,5 +289,30 @@ def test_a_record_that_is_no_marker_is_reported(content: bytes | None) -> None:
         decode_marker(content, "topic")
 
 
-def test_any_topology_id_makes_a_topic_name() -> None:
-    assert control_topic("flüge.v-1") == "transactional-control-fl_C3_BCge.v-1"
+def test_topologies_have_control_topics_of_their_own() -> None:
+    assert control_topic("large-orders") == "transactional-control-large-orders"
+    assert control_topic("flüge/v-1") == "transactional-control-fl_C3_BCge_2Fv-1"
+    ids = ["a.b", "a_b", "a_5Fb", "a_2Eb", "a b", *("x" * 300 + end for end in "ab"), "ü" * 227, "x" * 227, "x" * 228]
+    names = [control_topic(topology_id) for topology_id in ids]
+    assert len({name.replace(".", "_") for name in names}) == len(ids), "Kafka's metrics have _ for a dot"
+    assert all(re.fullmatch(r"[\w-]{1,249}", name, re.ASCII) for name in names)
+    assert control_topic("x" * 227) == f"transactional-control-{'x' * 227}"
+
+
+@pytest.mark.parametrize(
+    ("partitions", "settings", "problem"),
+    [
+        (3, {}, "has 3 partitions; it needs 1 partition, cleanup.policy 'compact', segment.ms '600000'"),
+        (1, {"cleanup.policy": "delete"}, "has cleanup.policy 'delete'; it needs"),
+        (1, {"segment.ms": "1", "cleanup.policy": "compact,delete"}, "'compact,delete' and segment.ms '1'; it needs"),
+    ],
+)
+def test_a_control_topic_with_other_settings_is_refused(
+    monkeypatch: pytest.MonkeyPatch, partitions: int, settings: dict[str, str], problem: str
+) -> None:
+    right = {"cleanup.policy": "compact", "segment.ms": "600000"}
+    monkeypatch.setattr(control, "partition_count", lambda *_arguments: partitions)
+    monkeypatch.setattr(control, "topic_settings", lambda *_arguments: right | settings)
+    topic = ControlTopic(sink().connection, SinkOwner("words", "alerts", "store"))
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        topic.check(AdminClient({}))

@@ -1,0 +1,192 @@
+"""The publisher over a scripted client: what is done about each error of Kafka, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from sinks.kafka import publisher
+from sinks.kafka import sink as kafka_sink
+from sinks.kafka.connection import SinkConnection
+from sinks.kafka.control import ControlTopic
+from sinks.kafka.record_encoding import KEY, VALUE
+from sinks.kafka.sink import KafkaSink
+from sinks.kafka.topics import TopicLimits
+from transactional.core.ports import PublishedRecords, SinkOwner
+from transactional.core.store.outbox import Publication
+from transactional.errors import ConfigError, RecordRefused, SinkUnavailable
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+
+NO_ANSWER = KafkaError(KafkaError._TIMED_OUT, "no answer", retriable=True)
+ABORTABLE = KafkaError(KafkaError.INVALID_PRODUCER_ID_MAPPING, "the id has expired", txn_requires_abort=True)
+FATAL = KafkaError(KafkaError.INVALID_TXN_STATE, "the control topic was deleted", fatal=True)
+TOO_LONG = KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, "longer than transaction.max.timeout.ms")
+SENT = ["begin", "produce", "produce"]
+"""The calls of a transaction with one record and its marker."""
+
+Script = Mapping[str, Sequence[KafkaError | None]]
+
+
+class ScriptedProducer:
+    """A producer that fails as its script says: by call the errors of the first, second, … time."""
+
+    script: dict[str, list[KafkaError | None]]
+    calls: list[str]
+    timeouts_ms: list[int]
+    refused: KafkaError | None
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.timeouts_ms.append(settings["transaction.timeout.ms"])
+        self.on_delivery = settings["on_delivery"]
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if (errors := self.script.get(name)) and (error := errors.pop(0)) is not None:
+            raise KafkaException(error)
+
+    def init_transactions(self, timeout: float) -> None:
+        self._call("init")
+
+    def begin_transaction(self) -> None:
+        self._call("begin")
+
+    def produce(self, topic: str, *record: Any, headers: Any) -> None:
+        self._call("produce")
+
+    def poll(self, timeout: float) -> None:
+        if self.refused is not None:
+            self.on_delivery(self.refused, RefusedMessage())
+
+    def commit_transaction(self, timeout: float) -> None:
+        self._call("commit")
+
+    def abort_transaction(self, timeout: float) -> None:
+        self._call("abort")
+
+
+class RefusedMessage:
+    """A record as its delivery report has it."""
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return [("txid", b"7")]
+
+    def key(self) -> bytes:
+        return b"ann"
+
+
+def group(count: int) -> list[PublishedRecords]:
+    records = pa.table({KEY: pa.array([b"ann"]), VALUE: pa.array([b"{}"])})
+    attempts = [TransactionAttempt(TxId(7 + number), AttemptId(9 + number)) for number in range(count)]
+    return [PublishedRecords(Publication("run", attempt), records) for attempt in attempts]
+
+
+OWNER = SinkOwner("orders", "alerts", "store")
+
+
+@pytest.fixture
+def sink(monkeypatch: pytest.MonkeyPatch) -> KafkaSink:
+    """A sink whose client does what `ScriptedProducer.script` says."""
+    sink = KafkaSink("host:9092", "topic", value="value")
+    sink._limits = TopicLimits("topic", 1, 1_000_000, is_compacted=False)
+    fresh: dict[str, Any] = {"script": {}, "calls": [], "timeouts_ms": [], "refused": None}
+    for name, content in fresh.items():
+        monkeypatch.setattr(ScriptedProducer, name, content, raising=False)
+    monkeypatch.setattr(publisher, "Producer", ScriptedProducer)
+    monkeypatch.setattr(kafka_sink, "AdminClient", lambda _settings: None)
+    monkeypatch.setattr(ControlTopic, "create", lambda *_arguments, **_named: None)
+    return sink
+
+
+def open_and_publish(sink: KafkaSink, script: Script, count: int = 1) -> list[str]:
+    """Open the sink, publish some transactions by a script, and return the calls after the init."""
+    sink.open(OWNER, has_published=True)
+    ScriptedProducer.calls.clear()
+    ScriptedProducer.script.update({name: list(errors) for name, errors in script.items()})
+    try:
+        sink.publish(group(count))
+    finally:
+        ScriptedProducer.script.clear()
+    return ScriptedProducer.calls
+
+
+def test_a_commit_without_an_answer_is_sent_again_and_never_aborted(sink: KafkaSink) -> None:
+    calls = open_and_publish(sink, {"commit": [NO_ANSWER, NO_ANSWER, None]})
+    assert calls == [*SENT, "commit", "commit", "commit"]
+
+
+@pytest.mark.parametrize(
+    ("script", "ends", "is_fenced"),
+    [
+        ({"commit": [ABORTABLE]}, ["commit", "abort"], False),
+        ({"commit": [ABORTABLE], "abort": [NO_ANSWER]}, ["commit", "abort", "abort"], False),
+        ({"commit": [ABORTABLE], "abort": [FATAL]}, ["commit", "abort"], True),
+        ({"commit": [FATAL]}, ["commit"], True),
+        ({"commit": [NO_ANSWER, FATAL]}, ["commit", "commit"], True),
+        ({"produce": [FATAL]}, [], True),
+    ],
+)
+def test_a_publication_that_fails_is_aborted_or_needs_another_producer(
+    sink: KafkaSink, script: Script, ends: list[str], *, is_fenced: bool
+) -> None:
+    with pytest.raises(SinkUnavailable, match="can't publish transactions 7 to 7 at host:9092") as failure:
+        open_and_publish(sink, script)
+    calls = ScriptedProducer.calls
+    assert calls == [*(SENT if ends else SENT[:2]), *ends]
+    assert failure.value.is_fenced is is_fenced
+    assert not failure.value.has_timed_out
+    if not is_fenced:
+        sink.publish(group(1))
+        assert calls[-4:] == [*SENT, "commit"], "the same producer goes on"
+
+
+def test_a_commit_whose_outcome_stays_unknown_needs_another_producer(
+    sink: KafkaSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "_COMMIT_S", -1)
+    with pytest.raises(SinkUnavailable) as failure:
+        open_and_publish(sink, {"commit": [NO_ANSWER]})
+    assert failure.value.is_fenced
+    assert "abort" not in ScriptedProducer.calls
+
+
+def test_a_record_that_is_refused_is_named(sink: KafkaSink) -> None:
+    ScriptedProducer.refused = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+    with pytest.raises(RecordRefused, match=r"transaction 7 with key b'ann'.* is refused"):
+        open_and_publish(sink, {"commit": [ABORTABLE]})
+
+
+class HastyClock:
+    """A clock by which more than an hour passes between two looks at it."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        self.now_s += 5_000
+        return self.now_s
+
+
+def test_only_a_single_transaction_that_is_too_slow_gets_more_time(
+    sink: KafkaSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "time", HastyClock())
+    for count, error in ((2, FATAL), (1, FATAL), (1, ABORTABLE)):
+        with pytest.raises(SinkUnavailable) as failure:
+            open_and_publish(sink, {"commit": [error]}, count)
+        assert failure.value.has_timed_out
+        assert failure.value.is_fenced, "another time-out needs another producer"
+    ScriptedProducer.script["init"] = [TOO_LONG]
+    with pytest.raises(SinkUnavailable, match=r"longer than 20000 ms to publish, and transaction\.max\.timeout\.ms"):
+        sink.open(OWNER, has_published=True)
+    open_and_publish(sink, {})
+    assert ScriptedProducer.timeouts_ms == [10_000, 10_000, 20_000, 40_000, 20_000]
+
+
+def test_options_that_the_library_refuses_are_named(sink: KafkaSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "Producer", Producer)
+    sink.connection = SinkConnection("host:9092", (("socket.timeout.ms", 60_000),))
+    with pytest.raises(ConfigError, match=r"the options= of sink 'alerts' can't be used: .*socket\.timeout\.ms"):
+        sink.open(OWNER, has_published=False)
