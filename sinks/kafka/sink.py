@@ -68,6 +68,10 @@ class KafkaSink(Sink):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_publisher": None, "_owner": None}
 
+    @property
+    def target_name(self) -> str:
+        return f"topic {self.topic!r}"
+
     def check_input(self, fields: Schema, *, used_by: str) -> None:
         self.form.check_input(fields, used_by=used_by)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from tests.contract.storages import (
     tried,
 )
 from transactional.core.store import Lease
-from transactional.core.store.outbox import OutboxRow, PayloadFile, Publication, SinkProgress, SinkRecords
+from transactional.core.store.outbox import Boundary, OutboxRow, PayloadFile, Publication, SinkProgress, SinkRecords
 from transactional.core.store.sink_rules import run_of
 from transactional.errors import ConfigError, Fenced, ProtocolError, TopologyChanged
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -130,53 +129,106 @@ def test_runs_of_one_owner_have_names_of_their_own(store: Store) -> None:
     assert run_of(acquire(store)) != run_of(acquire(store))
 
 
-def go_back(store: Store, lease: Lease) -> None:
-    store.begin_rewind(lease, TxId(0))
-
-
-def recount(store: Store, lease: Lease) -> None:
-    store.recount(lease, AttemptId(9))
-
-
-def reset(store: Store, lease: Lease) -> None:
-    store.release(lease)
-    store.reset(TOPOLOGY)
-
-
-@pytest.mark.parametrize(
-    ("work", "refused"), [(go_back, "a rewind"), (recount, "a repair of the store"), (reset, "a reset")]
-)
-def test_what_would_take_back_publications_is_refused(
-    store: Store, work: Callable[[Store, Lease], None], refused: str
-) -> None:
-    lease = acquire(store, fingerprint={**FINGERPRINT, "sinks": {"alerts": {"topic": "alerts"}}})
-    commit_records(store, lease, 1, 2, alerts=1)
-    with pytest.raises(ConfigError, match=rf"has sinks \('alerts'\), .* can't be taken back: {refused} is refused"):
-        work(store, lease)
-    assert (txids(store, "alerts"), store.status(TOPOLOGY)[0].rewinding_to) == ([1], None)
-
-
-@pytest.mark.parametrize(("work", "refused"), [(go_back, "a rewind"), (recount, "a repair of the store")])
-@pytest.mark.parametrize("is_published", [False, True])
-def test_publications_of_a_sink_that_has_left_are_not_taken_back(
-    store: Store, work: Callable[[Store, Lease], None], refused: str, *, is_published: bool
-) -> None:
+def published_three(store: Store, *, settled: int) -> tuple[Lease, list[Publication]]:
+    """Three transactions for a sink, of which the first ones are settled."""
     lease = acquire(store)
-    published = commit_records(store, lease, 1, 2, alerts=1)
-    if is_published:
-        store.settle_sink(lease, "alerts", published)
-    with pytest.raises(ConfigError, match=rf"had sinks \('alerts'\), .* can't be taken back: {refused} is refused"):
-        work(store, lease)
-    assert store.status(TOPOLOGY)[0].rewinding_to is None
+    publications = [commit_records(store, lease, txid, 1 + txid, alerts=1) for txid in (1, 2, 3)]
+    if settled:
+        store.settle_sink(lease, "alerts", publications[settled - 1])
+    return lease, publications
 
 
-def test_a_reset_deletes_what_a_sink_has_left(storage: Storage, store: Store) -> None:
-    lease = acquire(store)
-    store.settle_sink(lease, "alerts", commit_records(store, lease, 1, 2, alerts=1))
-    commit_records(store, lease, 2, 3, alerts=1)
-    store.release(lease)
-    assert store.reset(TOPOLOGY)
+def test_nothing_is_published_while_a_rewind_is_unfinished(storage: Storage, store: Store) -> None:
+    lease, _ = published_three(store, settled=1)
+    store.begin_rewind(lease, TxId(2))
+    assert (txids(store, "alerts"), txids(storage.open(), "alerts")) == ([], [])
+    store.finish_rewind(lease, TxId(2))
+    assert txids(store, "alerts") == [2]
+
+
+@pytest.mark.parametrize("settled", [0, 1, 2, 3])
+@pytest.mark.parametrize("target", [0, 1, 2, 3])
+def test_a_rewind_takes_back_rows_and_positions_in_one_write(
+    storage: Storage, store: Store, settled: int, target: int
+) -> None:
+    lease, publications = published_three(store, settled=settled)
+    fence_id = store.begin_rewind(lease, TxId(target))
+    before = storage.open().sinks(TOPOLOGY)
+    store.finish_rewind(lease, TxId(target))
+    after = storage.open().sinks(TOPOLOGY)
+    waiting = list(range(settled + 1, target + 1))
+    assert txids(store, "alerts") == waiting
+    if settled > target:
+        assert after["alerts"] == SinkProgress(TxId(target), boundary=Boundary(TxId(target), fence_id))
+    elif settled:
+        assert after["alerts"].published == publications[settled - 1]
+    assert "alerts" not in before or before["alerts"].waiting == 3 - settled
+
+
+def test_a_second_rewind_moves_a_boundary_and_keeps_its_attempt(store: Store) -> None:
+    lease, _ = published_three(store, settled=3)
+    fence_id = store.begin_rewind(lease, TxId(2))
+    store.finish_rewind(lease, TxId(2))
+    store.begin_rewind(lease, TxId(1))
+    store.finish_rewind(lease, TxId(1))
+    assert store.sinks(TOPOLOGY)["alerts"].boundary == Boundary(TxId(1), fence_id)
+
+
+def test_the_publication_after_a_boundary_takes_its_place(store: Store) -> None:
+    lease, _ = published_three(store, settled=3)
+    store.begin_rewind(lease, TxId(1))
+    store.finish_rewind(lease, TxId(1))
+    again = commit_records(store, lease, 2, 20, alerts=1)
+    assert txids(store, "alerts") == [2]
+    store.settle_sink(lease, "alerts", again)
+    assert store.sinks(TOPOLOGY)["alerts"] == SinkProgress(TxId(2), again, 0, 0)
+
+
+def test_a_sink_is_placed_whatever_was_noted(storage: Storage, store: Store) -> None:
+    lease, _ = published_three(store, settled=2)
+    store.place_sink(lease, "alerts", Boundary(TxId(1), AttemptId(40)))
+    assert storage.open().sinks(TOPOLOGY)["alerts"] == SinkProgress(
+        TxId(2), None, 1, 1, Boundary(TxId(1), AttemptId(40))
+    )
+    store.place_sink(lease, "alerts", Boundary(TxId(3), AttemptId(41)))
+    assert storage.open().sinks(TOPOLOGY)["alerts"] == SinkProgress(TxId(3), boundary=Boundary(TxId(3), AttemptId(41)))
+    store.place_sink(lease, "alerts", None)
     assert storage.open().sinks(TOPOLOGY) == {}
+
+
+def test_a_dropped_sink_loses_its_rows_alone(store: Store) -> None:
+    lease = acquire(store)
+    commit_records(store, lease, 1, 2, alerts=1, copy=1)
+    store.place_sink(lease, "alerts", None)
+    assert (txids(store, "alerts"), txids(store, "copy")) == ([], [1])
+
+
+def test_only_the_lease_places_sinks(storage: Storage, store: Store) -> None:
+    earlier, _ = published_three(store, settled=1)
+    acquire(storage.open(), accept_changes=True)
+    with pytest.raises(Fenced):
+        store.place_sink(earlier, "alerts", None)
+    assert store.sinks(TOPOLOGY)["alerts"].waiting == 2
+
+
+def test_a_reset_refuses_to_drop_what_is_unsent(storage: Storage, store: Store) -> None:
+    lease, _ = published_three(store, settled=1)
+    store.release(lease)
+    with pytest.raises(ConfigError, match=r"'alerts' has 2 transactions unsent .* pass --drop-unsent"):
+        store.reset(TOPOLOGY)
+    assert txids(storage.open(), "alerts") == [2, 3]
+    assert store.reset(TOPOLOGY, drop_unsent=True)
+    assert txids(storage.open(), "alerts") == []
+
+
+@pytest.mark.parametrize("settled", [0, 3])
+def test_a_reset_notes_the_counter_for_sinks(storage: Storage, store: Store, settled: int) -> None:
+    """What a publisher had sent without being settled counts for nothing, either."""
+    lease, _ = published_three(store, settled=settled)
+    store.release(lease)
+    counter = store.status(TOPOLOGY)[0].attempt_id
+    assert store.reset(TOPOLOGY, drop_unsent=True)
+    assert storage.open().sinks(TOPOLOGY)["alerts"] == SinkProgress(TxId(0), boundary=Boundary(TxId(0), counter))
 
 
 def test_a_sink_may_join_and_not_leave(store: Store) -> None:

@@ -18,7 +18,7 @@ from transactional.core.store import (
     TopologyStatus,
 )
 from transactional.core.store.history import MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint
-from transactional.core.store.outbox import OutboxRow, Publication, SinkProgress
+from transactional.core.store.outbox import Boundary, OutboxRow, Publication, SinkProgress
 from transactional.core.store.progress import Phase
 from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
@@ -151,6 +151,9 @@ class Line:
     def settle_sink(self, lease: Lease, sink: str, published: Publication) -> None:
         self._write(f"settle {sink} at {published}", lambda: self._store.settle_sink(lease, sink, published))
 
+    def place_sink(self, lease: Lease, sink: str, boundary: Boundary | None) -> None:
+        self._write(f"place {sink} at {boundary}", lambda: self._store.place_sink(lease, sink, boundary))
+
     def sinks(self, topology_id: str) -> Mapping[str, SinkProgress]:
         return self._store.sinks(topology_id)
 
@@ -237,8 +240,8 @@ class Line:
     def minutes(self, topology_id: str, *, since_ms: int, each_ms: int | None = None) -> list[MinuteRecord]:
         return self._store.minutes(topology_id, since_ms=since_ms, each_ms=each_ms)
 
-    def reset(self, topology_id: str) -> bool:
-        return self._store.reset(topology_id)
+    def reset(self, topology_id: str, *, drop_unsent: bool = False) -> bool:
+        return self._store.reset(topology_id, drop_unsent=drop_unsent)
 
     def close(self) -> None:
         """The store outlives its users."""

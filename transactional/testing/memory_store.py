@@ -31,7 +31,7 @@ from transactional.core.store.history import (
     Savepoint,
     summed_up,
 )
-from transactional.core.store.outbox import OutboxRow, Publication, SinkProgress, SinkRecords
+from transactional.core.store.outbox import Boundary, OutboxRow, Publication, SinkProgress, SinkRecords
 from transactional.core.store.progress import Phase
 from transactional.core.store.rules import (
     CARRIED_OUT,
@@ -57,7 +57,7 @@ from transactional.core.store.rules import (
     times_of,
     trouble_after,
 )
-from transactional.core.store.sink_rules import check_no_sinks, new_rows
+from transactional.core.store.sink_rules import boundary_at_reset, check_nothing_unsent, new_rows
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.testing.clock import ManualClock
@@ -72,6 +72,7 @@ from transactional.testing.memory_topology import (
     in_flight,
     newest_first,
     outbox_of,
+    place,
     processed,
     progress_of,
     rewind,
@@ -250,6 +251,11 @@ class MemoryCoordinatorStore:
         with self._check_lease(lease) as topology:
             settle(topology, sink, published)
 
+    def place_sink(self, lease: Lease, sink: str, boundary: Boundary | None) -> None:
+        """Set how far a sink is, and delete its outbox rows up to there."""
+        with self._check_lease(lease) as topology:
+            place(topology, sink, boundary)
+
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False
     ) -> None:
@@ -277,7 +283,6 @@ class MemoryCoordinatorStore:
     def begin_rewind(self, lease: Lease, txid: TxId) -> AttemptId:
         """Record that the topology is being taken back to a committed transaction."""
         with self._check_lease(lease) as topology:
-            check_no_sinks(self._status(lease.topology_id, topology), "a rewind", sinks_of(topology))
             is_known = txid == NO_TRANSACTION or committed_at(topology, txid) is not None
             if txid > topology.committed_txid or not is_known:
                 raise can_not_rewind(self._status(lease.topology_id, topology), txid)
@@ -297,7 +302,6 @@ class MemoryCoordinatorStore:
     def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
         """Let the attempt counter continue from here, and forget the attempts and fences after it."""
         with self._check_lease(lease) as topology:
-            check_no_sinks(self._status(lease.topology_id, topology), "a repair of the store", sinks_of(topology))
             if (topology.committed_attempt_id or NO_ATTEMPT) > attempt_id:
                 raise can_not_recount(self._status(lease.topology_id, topology), attempt_id)
             topology.attempt_id, topology.store_id = attempt_id, None
@@ -425,7 +429,7 @@ class MemoryCoordinatorStore:
         """The outbox rows of a sink, in order of txid."""
         with self._lock:
             topology = self._topologies.get(topology_id)
-            rows = [] if topology is None else outbox_of(topology, sink)
+            rows = [] if topology is None or topology.rewinding_to is not None else outbox_of(topology, sink)
             return [row for row in rows if first <= row.publication.attempt.txid <= last][:limit]
 
     def outbox_in_files(self, topology_id: str) -> list[OutboxRow]:
@@ -435,15 +439,18 @@ class MemoryCoordinatorStore:
             rows = [] if topology is None else [row for row in topology.outbox if row.file is not None]
             return sorted(rows, key=lambda row: (row.sink, row.publication.attempt.txid))
 
-    def reset(self, topology_id: str) -> bool:
+    def reset(self, topology_id: str, *, drop_unsent: bool = False) -> bool:
         """Delete all progress of a topology, but not its epoch and its attempt counter."""
         with self._lock:
             topology = self._topologies.get(topology_id)
             if topology is None:
                 return False
             check_free_to_reset(self._status(topology_id, topology), self._clock.wall_ms())
-            check_no_sinks(self._status(topology_id, topology), "a reset")
+            sinks = sinks_of(topology)
+            if not drop_unsent:
+                check_nothing_unsent(topology_id, sinks)
             new = MemoryTopology("{}", Epoch(topology.epoch + 1), attempt_id=topology.attempt_id)
+            new.sinks = {name: boundary_at_reset(new.attempt_id, progress) for name, progress in sinks.items()}
             new.store_id = topology.store_id
             self._topologies[topology_id] = new
             return True

@@ -17,7 +17,7 @@ from transactional.core.store.history import (
     Savepoint,
     Trouble,
 )
-from transactional.core.store.outbox import OutboxRow, Publication, SinkProgress
+from transactional.core.store.outbox import Boundary, OutboxRow, Publication, SinkProgress
 from transactional.core.store.progress import Progress
 from transactional.core.store.rules import COMMITTED, GIVEN_UP, OPEN, PROCESSED, REWOUND, given_up_text, storable
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
@@ -49,7 +49,7 @@ class MemoryTopology:
     runs: dict[Epoch, RunRecord] = field(default_factory=dict)
     minutes: list[MinuteRecord] = field(default_factory=list)
     outbox: list[OutboxRow] = field(default_factory=list)
-    sinks: dict[str, Publication] = field(default_factory=dict)
+    sinks: dict[str, Publication | Boundary] = field(default_factory=dict)
     store_id: str | None = field(default_factory=lambda: uuid4().hex)
 
     def desire(self, state: DesiredState, stop_at_ms: int | None = None) -> None:
@@ -69,13 +69,25 @@ def progress_of(topology: MemoryTopology) -> Progress:
 
 def sinks_of(topology: MemoryTopology) -> dict[str, SinkProgress]:
     """How far each sink is that has published something, or has to."""
-    progress = {sink: SinkProgress(topology.committed_txid, published) for sink, published in topology.sinks.items()}
-    for sink in {row.sink for row in topology.outbox}:
-        rows = outbox_of(topology, sink)
-        done_txid = TxId(rows[0].publication.attempt.txid - 1)
-        count, size_bytes = sum(row.count for row in rows), sum(row.size_bytes for row in rows)
-        progress[sink] = SinkProgress(done_txid, topology.sinks.get(sink), len(rows), count, size_bytes)
-    return progress
+    return {
+        sink: _progress_of_sink(topology, sink) for sink in {*topology.sinks, *(row.sink for row in topology.outbox)}
+    }
+
+
+def _progress_of_sink(topology: MemoryTopology, sink: str) -> SinkProgress:
+    rows, newest = outbox_of(topology, sink), topology.sinks.get(sink)
+    return SinkProgress(
+        TxId(rows[0].publication.attempt.txid - 1) if rows else topology.committed_txid,
+        newest if isinstance(newest, Publication) else None,
+        len(rows),
+        sum(row.count for row in rows),
+        sum(row.size_bytes for row in rows),
+        newest if isinstance(newest, Boundary) else None,
+    )
+
+
+def _noted_txid(newest: Publication | Boundary) -> TxId:
+    return newest.txid if isinstance(newest, Boundary) else newest.attempt.txid
 
 
 def outbox_of(topology: MemoryTopology, sink: str) -> list[OutboxRow]:
@@ -86,9 +98,21 @@ def outbox_of(topology: MemoryTopology, sink: str) -> list[OutboxRow]:
 def settle(topology: MemoryTopology, sink: str, published: Publication) -> None:
     """Note a publication unless the noted one is as new, and delete the rows up to its transaction."""
     txid, newest = published.attempt.txid, topology.sinks.get(sink)
-    if newest is None or newest.attempt.txid < txid:
+    if newest is None or _noted_txid(newest) < txid:
         topology.sinks[sink] = published
         topology.outbox = [row for row in topology.outbox if row.sink != sink or row.publication.attempt.txid > txid]
+
+
+def place(topology: MemoryTopology, sink: str, new: Boundary | None) -> None:
+    """Set how far a sink is, and delete its rows up to there; without a boundary all of it."""
+    topology.sinks.pop(sink, None)
+    if new is not None:
+        topology.sinks[sink] = new
+    topology.outbox = [
+        row
+        for row in topology.outbox
+        if row.sink != sink or (new is not None and row.publication.attempt.txid > new.txid)
+    ]
 
 
 def forget_after(topology: MemoryTopology, attempt_id: AttemptId) -> None:
@@ -145,6 +169,11 @@ def rewind(topology: MemoryTopology, txid: TxId) -> None:
     for record in list(newest_first(topology, phases=[COMMITTED])):
         if record.attempt.txid > txid:
             topology.attempts[record.attempt.attempt_id] = replace(record, phase=REWOUND)
+    topology.outbox = [row for row in topology.outbox if row.publication.attempt.txid <= txid]
+    for sink, newest in topology.sinks.items():
+        if _noted_txid(newest) > txid:
+            voided = newest.attempt_id if isinstance(newest, Boundary) else topology.attempt_id
+            topology.sinks[sink] = Boundary(txid, voided)
     topology.committed_txid, topology.committed_attempt_id = txid, committed_at(topology, txid)
     topology.rewinding_to = topology.trouble = None
     topology.savepoints = {name: savepoint for name, savepoint in topology.savepoints.items() if savepoint.txid <= txid}

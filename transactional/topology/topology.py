@@ -256,6 +256,10 @@ class Topology:
         """The sinks by the ids of their components."""
         return {component.id: component.sink for component in self.components if component.sink is not None}
 
+    def sinks_fingerprint(self) -> dict[str, Any]:
+        """Return the part of the fingerprint for the sinks, which are prepared."""
+        return {name: self._sink_fingerprint(name, sink) for name, sink in self.sinks.items()}
+
     def component(self, component_id: str) -> Component:
         """Return the bolt with this id."""
         return next(component for component in self.components if component.id == component_id)
@@ -303,8 +307,8 @@ class Topology:
             "spout": dict(self.spout.identity()),
             "committers": self.committers_fingerprint(),
         }
-        if sinks := self.sinks:
-            fingerprint[SINKS] = {name: self._sink_fingerprint(name, sink) for name, sink in sinks.items()}
+        if sinks := self.sinks_fingerprint():
+            fingerprint[SINKS] = sinks
         if self.event_times:
             # Of several streams the one that is declared first has the default stream.
             first = self.spout_id if self.spout.parts.streams.names else DEFAULT_STREAM

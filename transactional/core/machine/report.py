@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from transactional.core.store.outbox import SinkRecords
+from transactional.model.names import SINKS
 
 IN_DRIVER: Final = "in the driver"
 IN_WORKERS: Final = "in workers"
@@ -54,6 +55,11 @@ class CommitReport:
                 {"counters": [[*key, number] for key, number in sorted(self.counters.items())]} if self.counters else {}
             ),
             **({"processing": self.processing} if self.processing else {}),
+            **(
+                {SINKS: {sink: {"count": records.count} for sink, records in self.outbox.items()}}
+                if self.outbox
+                else {}
+            ),
         }
 
     @property

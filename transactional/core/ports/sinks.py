@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from transactional.core.store.outbox import Publication
-from transactional.model.attempt import AttemptId, TransactionAttempt
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.schema import Schema
 
 if TYPE_CHECKING:
@@ -62,6 +62,13 @@ class Sink(ABC):
     """True if `stage` writes somewhere: then tasks stage their records themselves if these are large."""
     needs_disk: ClassVar[bool] = False
     """True if a power cut would lose what `stage` has written, unless the topology is durable on disk."""
+    can_go_back: ClassVar[bool] = False
+    """True if `go_back` takes published records away. Otherwise they stay, and are published again after a rewind."""
+
+    @property
+    def target_name(self) -> str:
+        """The name of the target for messages, such as `topic 'alerts'`."""
+        return f"its {self.kind}"
 
     @abstractmethod
     def check_input(self, fields: Schema, *, used_by: str) -> None:
@@ -122,6 +129,13 @@ class Sink(ABC):
         """Publish transactions in the given order, and the position of the last one: all of it or nothing.
 
         Raises `SinkUnavailable` if nothing was published, `RecordRefused` for a record that the target never takes.
+        """
+
+    def go_back(self, txid: TxId, fence_id: AttemptId) -> None:  # noqa: B027 - most targets can take nothing away
+        """Take away what is published of later transactions than `txid`, as far as the target can, during a rewind.
+
+        The sink is open. `fence_id` is higher than every earlier attempt and fence. The call is repeated if the rewind
+        is begun again. Raises `SinkUnavailable`.
         """
 
     @abstractmethod

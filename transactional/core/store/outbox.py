@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 
 ROW_BYTES_MAX: Final = 2**18
 """The largest payload that is stored in its row; a larger one is a file. With rows of 20 MB the log of a database grows
@@ -36,6 +36,18 @@ class PayloadFile:
 
     name: str
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The position of a sink that an operator has set, by a rewind, a reset or `sinks accept`.
+
+    Everything up to `txid` counts as published. If the target ends with an attempt up to `attempt_id`, that counts for
+    nothing: the attempt was rewound, reset or accepted.
+    """
+
+    txid: TxId
+    attempt_id: AttemptId
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +86,8 @@ class OutboxRow:
 
 @dataclass(frozen=True, slots=True)
 class SinkProgress:
-    """How far a sink is. `published` is its newest publication that the store knows, None if there was none.
+    """How far a sink is. `published` is its newest publication that the store knows, None if there is none since the
+    `boundary`, if one was set.
 
     `done_txid` is the transaction up to which everything is published; transactions without records count as published.
     `waiting` is the number of transactions in the outbox, `records` the number of their records, and `size_bytes` the
@@ -86,6 +99,14 @@ class SinkProgress:
     waiting: int = 0
     records: int = 0
     size_bytes: int = 0
+    boundary: Boundary | None = None
+
+    @property
+    def settled_txid(self) -> TxId:
+        """The transaction of the newest publication, or of the boundary."""
+        if self.published is not None:
+            return self.published.attempt.txid
+        return NO_TRANSACTION if self.boundary is None else self.boundary.txid
 
     @property
     def unsent_summary(self) -> str:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from transactional.core.store.history import Keep, MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint, Trouble
-from transactional.core.store.outbox import OutboxRow, Publication, SinkProgress, SinkRecords
+from transactional.core.store.outbox import Boundary, OutboxRow, Publication, SinkProgress, SinkRecords
 from transactional.core.store.progress import Phase, Progress
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
@@ -218,7 +218,10 @@ class StoreReader(Protocol):
     def outbox(
         self, topology_id: str, sink: str, *, first: TxId = NO_TRANSACTION, last: TxId, limit: int
     ) -> list[OutboxRow]:
-        """The outbox rows of a sink for the transactions `first` to `last`, in order of txid; at most `limit`."""
+        """The outbox rows of a sink for the transactions `first` to `last`, in order of txid; at most `limit`.
+
+        Until a rewind that was begun is finished there are none: nothing that it takes back may be published.
+        """
 
     def outbox_in_files(self, topology_id: str) -> list[OutboxRow]:
         """The outbox rows of all sinks whose payload is in a file, in order of sink and txid."""
@@ -329,6 +332,12 @@ class CoordinatorStore(StoreReader, Protocol):
         A publication at or before the noted one changes nothing.
         """
 
+    def place_sink(self, lease: Lease, sink: str, boundary: Boundary | None) -> None:
+        """Set how far a sink is, whatever was noted, and delete its outbox rows up to that transaction, in one write.
+
+        None: the sink and all of its rows are deleted.
+        """
+
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False
     ) -> None:
@@ -356,8 +365,9 @@ class CoordinatorStore(StoreReader, Protocol):
     def finish_rewind(self, lease: Lease, txid: TxId) -> None:
         """The transaction that the rewind was begun for becomes the committed one again, in one write.
 
-        Attempts that committed later ones are marked as rewound, their recorded batches are deleted, savepoints of
-        later ones are dropped, and a problem is resolved. The attempt counter is kept: it only increases.
+        Attempts that committed later ones are marked as rewound, their recorded batches and outbox rows are deleted,
+        savepoints of later ones are dropped, and a problem is resolved. The attempt counter is kept: it only increases.
+        A sink that has published later ones gets a boundary after the transaction, for all attempts so far.
         """
 
     def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
@@ -382,8 +392,11 @@ class CoordinatorStore(StoreReader, Protocol):
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
         """Delete committed attempts older than `at_ms`, but never the newest committed one; return how many."""
 
-    def reset(self, topology_id: str) -> bool:
+    def reset(self, topology_id: str, *, drop_unsent: bool = False) -> bool:
         """Delete all progress of a topology: its next run starts over. False: the store does not know it.
+
+        Sinks get a boundary at the beginning, for all attempts so far. Raises `ConfigError` if some have outbox rows,
+        unless they are to be dropped.
 
         Its epoch is kept and raised, and its attempt counter is kept: so an earlier coordinator remains fenced off, and
         no earlier table is ever mistaken for a later one. Raises `TopologyInUse` while it is leased.

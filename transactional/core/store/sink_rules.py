@@ -1,13 +1,14 @@
-"""The rules of the outbox that every coordinator's store follows, and what a topology with sinks refuses."""
+"""The rules of the outbox that every coordinator's store follows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from transactional.core.store.history import RunRecord
-from transactional.core.store.outbox import OutboxRow, Publication, SinkRecords
-from transactional.core.store.port import Lease, TopologyStatus
-from transactional.model.attempt import TransactionAttempt
+from transactional.core.store.outbox import Boundary, OutboxRow, Publication, SinkProgress, SinkRecords
+from transactional.core.store.port import Lease
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt
 from transactional.model.errors import ConfigError
 from transactional.model.names import SINKS
 
@@ -25,21 +26,25 @@ def new_rows(lease: Lease, attempt: TransactionAttempt, outbox: Mapping[str, Sin
     ]
 
 
-def sinks_in(fingerprint: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of the sinks in a stored fingerprint."""
-    sinks = fingerprint.get(SINKS, {})
-    return tuple(sorted(sinks)) if isinstance(sinks, Mapping) else ()
+def records_in(details: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return by sink how many records a transaction had for it, as was recorded with its commit."""
+    return {str(sink): int(records["count"]) for sink, records in (details or {}).get(SINKS, {}).items()}
 
 
-def check_no_sinks(status: TopologyStatus, refused: str, published: Iterable[str] = ()) -> None:
-    """Raise `ConfigError` if a topology has sinks: what is `refused` would take back what they have published.
+def boundary_at_reset(counter: AttemptId, progress: SinkProgress) -> Boundary:
+    """Return the boundary of a sink whose progress a reset deletes: no attempt so far counts, nor one that an earlier
+    boundary names because the target was ahead of the store."""
+    earlier = progress.boundary
+    return Boundary(NO_TRANSACTION, counter if earlier is None else max(counter, earlier.attempt_id))
 
-    `published` are the sinks with publications or rows in the store; some of them may have left the topology.
-    """
-    if names := sorted({*sinks_in(status.fingerprint), *published}):
-        sinks = ", ".join(map(repr, names))
-        has = "has" if sinks_in(status.fingerprint) else "had"
+
+def check_nothing_unsent(topology_id: str, unsent: Mapping[str, SinkProgress]) -> None:
+    """Raise `ConfigError` if sinks have waiting transactions, which a reset would delete."""
+    summaries = [
+        f"sink {name!r} has {progress.unsent_summary}" for name, progress in unsent.items() if progress.waiting
+    ]
+    if summaries:
         raise ConfigError(
-            f"topology {status.topology_id!r} {has} sinks ({sinks}), and what they have published can't be taken back: "
-            f"{refused} is refused, and nothing was changed"
+            f"topology {topology_id!r}: {'; '.join(summaries)}. Run it until they are sent, or pass --drop-unsent, "
+            "after which they are never sent; nothing was changed"
         )

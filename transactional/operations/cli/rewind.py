@@ -30,6 +30,9 @@ def rewind(
     to_savepoint: Annotated[str | None, typer.Option(help="The savepoint whose transaction it is.")] = None,
     store: StoreUrl = DEFAULT_STORE,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; else only show what would go back.")] = False,
+    accept_sent: Annotated[
+        bool, typer.Option("--accept-sent", help="Let sinks send again what their targets have.")
+    ] = False,
     journal: Annotated[
         Path | None,
         typer.Option(help="The journal of the runs, in which the rewind is recorded for `doctor --repair`."),
@@ -49,13 +52,17 @@ def rewind(
         coordinator_store = opened.enter_context(closing(open_existing_store(store)))
         txid = _txid_of(coordinator_store, topology.id, to_txid, to_savepoint)
         if not yes:
-            for line in plan_rewind(topology, coordinator_store, txid).lines():
+            plan = plan_rewind(topology, coordinator_store, txid)
+            for line in plan.lines():
                 print_line(line)
-            print_line("nothing was changed. Pass --yes to do it")
+            print_line(f"nothing was changed. Pass --yes {'--accept-sent ' if plan.is_sent_again else ''}to do it")
             return
         owner = f"transactional rewind {socket.gethostname()}:{os.getpid()}"
         journal_writer = None if journal is None else opened.enter_context(closing(JournalWriter(journal)))
-        for line in carry_out(topology, coordinator_store, txid, owner=owner, journal=journal_writer).lines():
+        plan = carry_out(
+            *(topology, coordinator_store, txid), owner=owner, journal=journal_writer, accepts_sent=accept_sent
+        )
+        for line in plan.lines():
             print_line(line)
         print_line(f"done: the next run begins with transaction {txid + 1}")
 

@@ -124,13 +124,7 @@ class LetterSpout(Spout, Planning):
 
 
 def check_retries(topology: Topology, config: TopologyConfig) -> None:
-    """Raise `ConfigError` if no option limits the retries of a topology with a table of dead letters, or if letters are
-    replayed in a topology with sinks."""
-    if topology.sinks and isinstance(topology.spout, LetterSpout):
-        raise ConfigError(
-            f"topology {topology.id!r} has sinks ({', '.join(map(repr, topology.sinks))}), behind which dead letters "
-            "are not processed again: --replay is refused, and nothing was changed"
-        )
+    """Raise `ConfigError` if no option limits the retries of a topology with a table of dead letters."""
     exactly_once = topology.guarantee is Guarantee.EXACTLY_ONCE
     option = "attempts_max" if exactly_once else "message_retries_max"
     if topology.dead_letters is not None and getattr(config, option) is None:

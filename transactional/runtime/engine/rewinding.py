@@ -16,7 +16,6 @@ from transactional.core.ports.rewind_target import RewindTarget
 from transactional.core.store import CoordinatorStore, Lease, TopologyStatus
 from transactional.core.store.history import EndedHow, RunAbout, RunEnd
 from transactional.core.store.rules import COMMITTED, COMMITTERS, fingerprint_changes
-from transactional.core.store.sink_rules import check_no_sinks
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.model.errors import BeyondKept, ConfigError, TopologyChanged, TransactionalError
@@ -25,6 +24,12 @@ from transactional.runtime.engine.fencing import close_tables, committed_by, fen
 from transactional.runtime.engine.history.journal import JournalWriter, RewindLine
 from transactional.runtime.engine.history.run_history import installed_version
 from transactional.runtime.engine.streams import stream_names
+from transactional.runtime.publishing.going_back import (
+    check_accepted,
+    check_sinks,
+    preview_sinks,
+    settle_before_rewind,
+)
 from transactional.topology.describing import describe_topology
 from transactional.topology.topology import Component, Topology
 
@@ -37,7 +42,8 @@ class RewindPlan:
     """The effects of a rewind, described for people.
 
     `tables` has the id of each committer with a sentence about its table, `positions` a line for each partition of the
-    source that will be read again. `is_begun`: an earlier rewind has not finished.
+    source that will be read again, `sinks` a line for each sink whose target stays ahead; `is_sent_again` is True if
+    what it has is published once more. `is_begun`: an earlier rewind has not finished.
     """
 
     topology_id: str
@@ -46,6 +52,8 @@ class RewindPlan:
     tables: tuple[tuple[str, str], ...]
     positions: tuple[str, ...]
     is_begun: bool = False
+    sinks: tuple[str, ...] = ()
+    is_sent_again: bool = False
 
     def lines(self) -> Iterator[str]:
         """Yield the description, one line for each part."""
@@ -53,7 +61,7 @@ class RewindPlan:
         yield f"topology {self.topology_id!r}: from transaction {self.committed} back to {self.target}{unfinished}"
         for component, effect in self.tables:
             yield f"  {component}: {effect}"
-        for line in self.positions:
+        for line in (*self.positions, *self.sinks):
             yield f"  {line}"
 
 
@@ -66,7 +74,6 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
     stored ones, `BeyondKept`, `OperatingError`.
     """
     status = _read_status(topology, store)
-    check_no_sinks(status, "a rewind", store.sinks(topology.id))
     if topology.spout.parts.messages.is_acked:
         raise ConfigError(
             f"spout {topology.spout_id!r} is a queue that hands a message out once, so nothing can be read again: "
@@ -78,6 +85,7 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
             f"{status.committed_txid}"
         )
     check_tables(topology, status)
+    check_sinks(topology, status)
     names = stream_names(topology, store)
     target_batch = names.with_current_names(committed_batch(store, topology.id, txid), txid)
     try:
@@ -101,19 +109,31 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
     )
     positions = describe_rereading(topology.spout, current_batch, target_batch)
     is_begun = status.rewinding_to is not None
-    return RewindPlan(topology.id, status.committed_txid, txid, tables, tuple(positions), is_begun)
+    effects = preview_sinks(topology, store, status, txid)
+    lines, is_sent_again = tuple(effect.line for effect in effects), any(effect.is_sent_again for effect in effects)
+    return RewindPlan(
+        topology.id, status.committed_txid, txid, tables, tuple(positions), is_begun, lines, is_sent_again
+    )
 
 
 def rewind(
-    topology: Topology, store: CoordinatorStore, txid: TxId, *, owner: str, journal: JournalWriter | None = None
+    topology: Topology,
+    store: CoordinatorStore,
+    txid: TxId,
+    *,
+    owner: str,
+    journal: JournalWriter | None = None,
+    accepts_sent: bool = False,
 ) -> RewindPlan:
     """Take a topology back to a transaction, or finish a rewind that was begun.
 
-    The errors of `plan_rewind` are raised before anything is changed. `journal` is the journal of the runs; each fence
-    is written to it before any table has the fence.
+    With `accepts_sent` sinks may publish again what their targets have. The errors of `plan_rewind` are raised before
+    anything is changed. `journal` is the journal of the runs; each fence is written to it before any table has the
+    fence.
     Raises `TopologyInUse` while another process holds the lease, `Fenced` if one has taken it meanwhile.
     """
     plan = plan_rewind(topology, store, txid)
+    check_accepted(topology.id, is_sent_again=plan.is_sent_again, accepts_sent=accepts_sent)
     lease = _acquire(topology, store, owner)
     end = RunEnd(EndedHow.REWOUND, reason=f"from transaction {plan.committed} back to {txid}")
     try:
@@ -123,19 +143,26 @@ def rewind(
             if not plan.is_begun:
                 # Earlier leaders can neither write nor delete from here on.
                 fence(opened, component.id, store, lease, goes_back_to=txid)
+        settle_before_rewind(topology, store, lease, _store_id(topology, lease), lambda: _renew(store, lease))
         plan = replace(plan_rewind(topology, store, txid), is_begun=plan.is_begun)
-        store.renew(lease, lease_ms=LEASE_MS)
+        check_accepted(topology.id, is_sent_again=plan.is_sent_again, accepts_sent=accepts_sent)
+        _renew(store, lease)
         rewind_lease = replace(lease, fence_id=store.begin_rewind(lease, txid))
         _journal_fence(journal, store, rewind_lease, txid, goes_back=True)
         for component, state in rewindable_committers(topology, store):
-            store.renew(lease, lease_ms=LEASE_MS)
+            _renew(store, lease)
             _take_back(component, state, store, rewind_lease, txid)
+        for sink in topology.sinks.values():
+            _renew(store, lease)
+            sink.go_back(txid, rewind_lease.fence_id)
         store.finish_rewind(lease, txid)
     except TransactionalError as error:
         end = RunEnd(EndedHow.FAILED, error.code, str(error))
         raise
     finally:
         close_tables(topology)
+        for sink in topology.sinks.values():
+            sink.close()
         store.release(lease, end=end)
     return plan
 
@@ -240,6 +267,19 @@ def _acquire(topology: Topology, store: CoordinatorStore, owner: str) -> Lease:
         about=about,
         to_rewind=True,
     )
+
+
+def _renew(store: CoordinatorStore, lease: Lease) -> None:
+    store.renew(lease, lease_ms=LEASE_MS)
+
+
+def _store_id(topology: Topology, lease: Lease) -> str:
+    """Return the id of the store. One that was repaired has that of its tables, which are open."""
+    ids = [lease.store_id, *(component.state.created_for() for component in topology.committers if component.state)]
+    store_id = next((store_id for store_id in ids if store_id is not None), None)
+    if store_id is None:
+        raise ConfigError(f"the store has no id for topology {topology.id!r}, nor have its tables: run it once")
+    return store_id
 
 
 def _journal_fence(

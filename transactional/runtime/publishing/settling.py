@@ -4,7 +4,8 @@ The order is that of the design, and each step needs the one before. First `look
 to is refused while nobody is fenced. The lease is renewed, so that a process that was suspended does not fence the
 present leader. Then every sink is opened, which fences earlier publishers. Then the lease is renewed once more: if it
 is another leader's by now, that one has fenced or will fence this one. Only now the positions are final, and they are
-compared with the store. Nothing is ever published again because a position is missing or behind.
+compared with the store. Nothing is ever published again because a position is missing or behind. A rewind settles in
+the same way before it begins, and accepts a target that is ahead of the store.
 """
 
 from __future__ import annotations
@@ -14,57 +15,84 @@ from typing import Any
 
 from transactional.core.ports import Sink, SinkOwner, SinkPosition
 from transactional.core.store import CoordinatorStore, Lease
-from transactional.core.store.outbox import OutboxRow, SinkProgress
+from transactional.core.store.outbox import Boundary, Publication, SinkProgress
 from transactional.core.store.rules import fingerprint_changes
+from transactional.model.attempt import NO_TRANSACTION, TransactionAttempt, TxId
 from transactional.model.errors import ConfigError, StoreMismatch
 from transactional.model.names import SINKS
 
+_RUNS_MAX = 100_000
+
 
 def settle_sinks(
-    sinks: Mapping[str, Sink], store: CoordinatorStore, lease: Lease, store_id: str, renew: Callable[[], None]
+    sinks: Mapping[str, Sink],
+    store: CoordinatorStore,
+    lease: Lease,
+    store_id: str,
+    renew: Callable[[], None],
+    *,
+    accepts_ahead: bool = False,
 ) -> None:
     """Open the sinks, and bring the outbox to where their targets are.
 
-    `renew` raises `Fenced` if the lease is no longer this leader's. Raises `StoreMismatch` if a target and the store do
-    not belong together, and `SinkUnavailable`.
+    `renew` raises `Fenced` if the lease is no longer this leader's. With `accepts_ahead` the publications of a target
+    that the store has not committed count as sent, and get a boundary. Raises `StoreMismatch` if a target and the store
+    do not belong together, and `SinkUnavailable`.
     """
     try:
-        _settle(sinks, store, lease, store_id, renew)
+        _settle(sinks, store, lease, store_id, renew, accepts_ahead=accepts_ahead)
     except StoreMismatch:
         renew()  # raises `Fenced` if another leader has published meanwhile: then that is why
         raise
 
 
 def _settle(
-    sinks: Mapping[str, Sink], store: CoordinatorStore, lease: Lease, store_id: str, renew: Callable[[], None]
+    sinks: Mapping[str, Sink],
+    store: CoordinatorStore,
+    lease: Lease,
+    store_id: str,
+    renew: Callable[[], None],
+    *,
+    accepts_ahead: bool,
 ) -> None:
     owners = {name: SinkOwner(lease.topology_id, name, store_id, lease.fence_id) for name in sinks}
     progress = store.sinks(lease.topology_id)
     for name, sink in sinks.items():
-        Settlement(store, owners[name], progress.get(name)).check(sink.look(owners[name]), is_final=False)
+        settlement = Settlement(store, owners[name], progress.get(name), accepts_ahead=accepts_ahead)
+        settlement.check(sink.look(owners[name]), is_final=False)
     renew()  # a process that has been suspended would fence the present leader
     for name, sink in sinks.items():
         sink.open(owners[name], has_published=name in progress and progress[name].published is not None)
     renew()
     progress = store.sinks(lease.topology_id)
     for name, sink in sinks.items():
-        settlement = Settlement(store, owners[name], progress.get(name))
-        row = settlement.check(sink.position(), is_final=True)
-        if row is not None:
-            store.settle_sink(lease, name, row.publication)
+        settlement = Settlement(store, owners[name], progress.get(name), accepts_ahead=accepts_ahead)
+        newest = settlement.check(sink.position(), is_final=True)
+        if isinstance(newest, Boundary):
+            store.place_sink(lease, name, newest)
+        elif newest is not None:
+            store.settle_sink(lease, name, newest)
 
 
 class Settlement:
     """The comparison of one sink's target with the store."""
 
-    def __init__(self, store: CoordinatorStore, owner: SinkOwner, progress: SinkProgress | None) -> None:
-        self._store, self._owner = store, owner
+    def __init__(
+        self,
+        store: CoordinatorStore,
+        owner: SinkOwner,
+        progress: SinkProgress | None,
+        *,
+        accepts_ahead: bool = False,
+    ) -> None:
+        self._store, self._owner, self._accepts_ahead = store, owner, accepts_ahead
         self._newest = None if progress is None else progress.published
+        self._boundary = None if progress is None else progress.boundary
 
-    def check(self, position: SinkPosition | None, *, is_final: bool) -> OutboxRow | None:
-        """Return the outbox row that the target has published and the store has not settled; None if there is none.
+    def check(self, position: SinkPosition | None, *, is_final: bool) -> Publication | Boundary | None:
+        """Return what the store has to note: a publication of the outbox that the target has, or a boundary.
 
-        A position that is not final may lack the newest publications. Raises `StoreMismatch`.
+        None: nothing. A position that is not final may lack the newest publications. Raises `StoreMismatch`.
         """
         newest = self._newest
         if position is None:
@@ -78,21 +106,56 @@ class Settlement:
         published = position.publication
         if published == newest:
             return None
-        txid = published.attempt.txid
-        if newest is not None and txid < newest.attempt.txid:
-            if not is_final:
-                return None
-            raise self._mismatch(
-                f"ends with transaction {txid}, and the store has transaction {newest.attempt.txid} published: the "
-                "target has lost records"
-            )
-        rows = self._store.outbox(self._owner.topology_id, self._owner.sink, first=txid, last=txid, limit=1)
-        if not rows or rows[0].publication != published:
-            raise self._mismatch(
-                f"ends with transaction {txid} of attempt {published.attempt.attempt_id} and run {published.run!r}, "
-                "which this store has not committed: it is an older backup, or a copy"
-            )
-        return rows[0]
+        if self._has_row(published):
+            return published
+        attempt = published.attempt
+        voided = 0 if self._boundary is None else self._boundary.attempt_id
+        if voided == attempt.attempt_id:
+            return None
+        if not self._knows_run(published):
+            raise self._ahead(attempt, f"of run {published.run!r}, which this store does not know")
+        if attempt.attempt_id < voided:
+            return None
+        if newest is not None and attempt.txid < newest.attempt.txid:
+            if is_final:
+                raise self._lost(attempt.txid, newest.attempt.txid)
+            return None
+        committed = self._committed_txid()
+        if self._accepts_ahead:
+            return Boundary(committed, attempt.attempt_id)
+        raise self._ahead(attempt, f"which this store, at transaction {committed}, has not committed")
+
+    def _committed_txid(self) -> TxId:
+        position = self._store.position(self._owner.topology_id)
+        return NO_TRANSACTION if position is None else position.committed_txid
+
+    def _has_row(self, published: Publication) -> bool:
+        txid, owner = published.attempt.txid, self._owner
+        rows = self._store.outbox(owner.topology_id, owner.sink, first=txid, last=txid, limit=1)
+        return any(row.publication == published for row in rows)
+
+    def _knows_run(self, published: Publication) -> bool:
+        """Return whether a run of this store has made a publication. Runs that are no longer stored are believed."""
+        owner, _, epoch = published.run.rpartition("#")
+        runs = self._store.runs(self._owner.topology_id, limit=_RUNS_MAX)
+        if not epoch.isdigit() or int(epoch) > max((run.epoch for run in runs), default=0):
+            return False
+        return all(run.owner == owner for run in runs if run.epoch == int(epoch))
+
+    def _lost(self, position: TxId, published: TxId) -> StoreMismatch:
+        first = position + 1
+        return self._mismatch(
+            f"ends with transaction {position}, and the store has transaction {published} published: the target has "
+            f"lost records of transactions {first} to {published}, which are not sent again by themselves, because "
+            "one partition may have lost its end and others not"
+        )
+
+    def _ahead(self, attempt: TransactionAttempt, reason: str) -> StoreMismatch:
+        return self._mismatch(
+            f"ends with transaction {attempt.txid} of attempt {attempt.attempt_id} {reason}: the store is an older "
+            f"backup, or a copy. If no other store is used, `transactional sinks accept MODULE:TOPOLOGY "
+            f"{self._owner.sink} --at N` continues after transaction N"
+        )
 
     def _mismatch(self, problem: str) -> StoreMismatch:
         owner = self._owner
@@ -121,5 +184,6 @@ def check_waiting_sinks(fingerprint: Mapping[str, Any], store: CoordinatorStore,
             continue
         raise ConfigError(
             f"sink {name!r} {problem}, and has {sink_progress.unsent_summary}: "
-            "run the topology as it was until they are sent"
+            "run the topology as it was until they are sent, or give them up with "
+            f"`transactional sinks drop {lease.topology_id} {name} --accept-loss`"
         )

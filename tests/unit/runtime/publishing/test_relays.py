@@ -28,7 +28,6 @@ from transactional.errors import (
 )
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.operations.cli.output.statuses import describe_sinks
-from transactional.runtime.engine.rewinding import plan_rewind
 from transactional.runtime.publishing import relay, relays
 from transactional.runtime.publishing.payload_files import PayloadFolder
 from transactional.runtime.publishing.payloads import decode_payload, encode_payload
@@ -228,10 +227,3 @@ def test_a_target_that_is_behind_the_store_is_refused(target: Target) -> None:
     target.position = None
     with pytest.raises(StoreMismatch, match="has nothing of it, and the store has transaction 3 published"):
         run(build(counts=counts), store)
-
-
-def test_a_topology_with_a_sink_is_not_taken_back(target: Target) -> None:
-    store, topology = MemoryCoordinatorStore(), build()
-    run(topology, store)
-    with pytest.raises(ConfigError, match="a rewind is refused"):
-        plan_rewind(topology, store, TxId(1))

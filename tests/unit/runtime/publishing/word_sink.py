@@ -28,6 +28,7 @@ class Target:
         self.published: list[tuple[int, list[str]]] = []
         self.position: SinkPosition | None = None
         self.errors: list[Exception] = []
+        self.opened = 0
         self.was_tried = threading.Event()
 
 
@@ -58,6 +59,7 @@ class WordSink(Sink):
 
     def open(self, owner: SinkOwner, *, has_published: bool) -> None:
         self.owner = owner
+        TARGETS[self.target].opened += 1
 
     def position(self) -> SinkPosition | None:
         return TARGETS[self.target].position

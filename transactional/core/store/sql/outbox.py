@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Connection, Row, Text, bindparam, delete, func, insert, select
+from sqlalchemy import BigInteger, Connection, Row, Text, bindparam, case, delete, func, insert, select, update
 
 from transactional.core.store import Lease
-from transactional.core.store.outbox import OutboxRow, PayloadFile, Publication, SinkProgress
+from transactional.core.store.outbox import Boundary, OutboxRow, PayloadFile, Publication, SinkProgress
 from transactional.core.store.sql.rows import readable, whole
-from transactional.core.store.sql.schema import outbox, sinks
+from transactional.core.store.sql.schema import outbox, sinks, topologies
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import CorruptRecord
 
+BOUNDARY_RUN: Final = ""
+"""The run of a row of `sinks` that is a boundary: no run has this name."""
+LAST_TXID: Final = 2**63 - 1
 _TOPOLOGY = bindparam("topology", type_=Text)
 _SINK = bindparam("named", type_=Text)
 _NUMBER = bindparam("number", type_=BigInteger)
 _FIRST = bindparam("first", type_=BigInteger)
 
+_IS_REWINDING = (
+    select(topologies.c.topology_id)
+    .where(topologies.c.topology_id == _TOPOLOGY, topologies.c.rewinding_to.is_not(None))
+    .exists()
+)
+_COUNTER = select(topologies.c.attempt_id).where(topologies.c.topology_id == _TOPOLOGY).scalar_subquery()
+
 ADD: Final = insert(outbox)
 ROWS: Final = (
     select(outbox)
     .where(outbox.c.topology_id == _TOPOLOGY, outbox.c.sink == _SINK, outbox.c.txid.between(_FIRST, _NUMBER))
+    .where(~_IS_REWINDING)
     .order_by(outbox.c.txid)
     .limit(bindparam("most", type_=BigInteger))
 )
@@ -51,6 +63,17 @@ FORGET_EARLIER: Final = delete(sinks).where(
 )
 NEWEST: Final = select(sinks.c.txid).where(sinks.c.topology_id == _TOPOLOGY, sinks.c.sink == _SINK)
 NOTE: Final = insert(sinks)
+FORGET: Final = delete(sinks).where(sinks.c.topology_id == _TOPOLOGY, sinks.c.sink == _SINK)
+DELETE_LATER: Final = delete(outbox).where(outbox.c.topology_id == _TOPOLOGY, outbox.c.txid > _NUMBER)
+PLACE_LATER: Final = (
+    update(sinks)
+    .where(sinks.c.topology_id == _TOPOLOGY, sinks.c.txid > _NUMBER)
+    .values(
+        txid=_NUMBER,
+        attempt_id=case((sinks.c.run == BOUNDARY_RUN, sinks.c.attempt_id), else_=_COUNTER),
+        run=BOUNDARY_RUN,
+    )
+)
 
 
 def add_rows(connection: Connection, lease: Lease, rows: Iterable[OutboxRow]) -> None:
@@ -71,26 +94,58 @@ def settle(connection: Connection, lease: Lease, sink: str, published: Publicati
         connection.execute(DELETE, key)
 
 
-def sinks_with_rows(connection: Connection, lease: Lease) -> set[str]:
-    """Return the sinks of a topology that have published something, or have to, also those that have left it."""
-    key = {"topology": lease.topology_id}
-    return {row.sink for statement in (PUBLISHED, WAITING) for row in connection.execute(statement, key)}
+def place(connection: Connection, lease: Lease, sink: str, boundary: Boundary | None) -> None:
+    """Set how far a sink is, and delete its rows up to there; without a boundary all of it."""
+    key = {"topology": lease.topology_id, "named": sink}
+    connection.execute(FORGET, key)
+    if boundary is not None:
+        note(connection, lease.topology_id, sink, boundary)
+    connection.execute(DELETE, {**key, "number": LAST_TXID if boundary is None else boundary.txid})
 
 
-def progress_of(
-    published: Iterable[Row[Any]], waiting: Iterable[Row[Any]], committed: TxId
-) -> Mapping[str, SinkProgress]:
+def note(connection: Connection, topology_id: str, sink: str, boundary: Boundary) -> None:
+    """Insert a boundary as the row of a sink that has none."""
+    columns = {"topology_id": topology_id, "sink": sink, "txid": boundary.txid, "attempt_id": boundary.attempt_id}
+    connection.execute(NOTE, {**columns, "run": BOUNDARY_RUN})
+
+
+def go_back(connection: Connection, topology_id: str, txid: TxId) -> None:
+    """Delete the rows after a transaction, and set boundaries for what was published after it."""
+    key = {"topology": topology_id, "number": txid}
+    connection.execute(DELETE_LATER, key)
+    connection.execute(PLACE_LATER, key)
+
+
+def read_progress(connection: Connection, topology_id: str, committed: TxId) -> Mapping[str, SinkProgress]:
+    """Return the progress of each sink of a topology. Raises `CorruptRecord`."""
+    key = {"topology": topology_id}
+    return progress_of(connection.execute(PUBLISHED, key).all(), connection.execute(WAITING, key).all(), committed)
+
+
+def progress_of(newest: Iterable[Row[Any]], waiting: Iterable[Row[Any]], committed: TxId) -> Mapping[str, SinkProgress]:
     """The progress of each sink, from rows of `PUBLISHED` and `WAITING`. Raises `CorruptRecord`."""
-    publications = {row.sink: _publication(row, "transactional_sinks") for row in published}
-    progress = {sink: SinkProgress(committed, publication) for sink, publication in publications.items()}
+    progress = {row.sink: _noted_progress(row, committed) for row in newest}
     for row in waiting:
         with readable(f"the rows of sink {row.sink!r} in transactional_outbox"):
             done_txid = TxId(whole(row.first_txid) - 1)
             # PostgreSQL sums up to a decimal number.
             count, size_bytes = int(row.record_count), int(row.size_bytes)
-            published_last = publications.get(row.sink)
-            progress[row.sink] = SinkProgress(done_txid, published_last, whole(row.waiting), count, size_bytes)
+            progress[row.sink] = replace(
+                progress.get(row.sink, SinkProgress(committed)),
+                done_txid=done_txid,
+                waiting=whole(row.waiting),
+                records=count,
+                size_bytes=size_bytes,
+            )
     return progress
+
+
+def _noted_progress(row: Row[Any], committed: TxId) -> SinkProgress:
+    if row.run != BOUNDARY_RUN:
+        return SinkProgress(committed, _publication(row, "transactional_sinks"))
+    with readable(f"the row of sink {row.sink!r} in transactional_sinks"):
+        boundary = Boundary(TxId(whole(row.txid)), AttemptId(whole(row.attempt_id)))
+        return SinkProgress(committed, boundary=boundary)
 
 
 def row_of(row: Row[Any]) -> OutboxRow:

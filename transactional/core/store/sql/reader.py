@@ -130,13 +130,10 @@ class SqlStoreReader:
         """How far each sink is that has published something, or has to."""
         key = {"topology": topology_id}
         with self._database.reading() as connection:
-            [*published], [*waiting] = (
-                connection.execute(outbox.PUBLISHED, key),
-                connection.execute(outbox.WAITING, key),
-            )
             committed = connection.execute(sql.POSITION.query, key).first()
-        with self._database.naming():
-            return outbox.progress_of(published, waiting, TxId(0 if committed is None else committed.committed_txid))
+            return outbox.read_progress(
+                connection, topology_id, TxId(0 if committed is None else committed.committed_txid)
+            )
 
     def outbox(
         self, topology_id: str, sink: str, *, first: TxId = NO_TRANSACTION, last: TxId, limit: int

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Delete, Row, Update
 from transactional.core.store import AttemptRecord, DesiredState, Lease, StalledLease
 from transactional.core.store.databases.quick import change
 from transactional.core.store.history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd
-from transactional.core.store.outbox import Publication, SinkRecords
+from transactional.core.store.outbox import Boundary, Publication, SinkRecords
 from transactional.core.store.progress import Phase, Progress
 from transactional.core.store.rules import (
     can_not_recount,
@@ -37,7 +37,7 @@ from transactional.core.store.rules import (
     keeps_recorded,
     not_in_flight,
 )
-from transactional.core.store.sink_rules import check_no_sinks, new_rows
+from transactional.core.store.sink_rules import boundary_at_reset, check_nothing_unsent, new_rows
 from transactional.core.store.sql import history, rewinding
 from transactional.core.store.sql import outbox as outboxes
 from transactional.core.store.sql import statements as sql
@@ -216,6 +216,12 @@ class SqlCoordinatorStore(SqlStoreReader):
             _hold(connection, lease)
             outboxes.settle(connection, lease, sink, published)
 
+    def place_sink(self, lease: Lease, sink: str, boundary: Boundary | None) -> None:
+        """Set how far a sink is, and delete its outbox rows up to there."""
+        with self._database.writing() as connection:
+            _hold(connection, lease)
+            outboxes.place(connection, lease, sink, boundary)
+
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False
     ) -> None:
@@ -245,7 +251,6 @@ class SqlCoordinatorStore(SqlStoreReader):
     def begin_rewind(self, lease: Lease, txid: TxId) -> AttemptId:
         """Record that the topology is being taken back to a committed transaction."""
         with self._database.writing() as connection:
-            _check_no_sinks(connection, lease, "a rewind")
             if not _compare_and_set(connection, lease, rewinding.BEGIN, number=txid):
                 raise can_not_rewind(status_of(_held_topology(connection, lease)), txid)
             return status_of(_held_topology(connection, lease)).attempt_id
@@ -264,11 +269,11 @@ class SqlCoordinatorStore(SqlStoreReader):
             connection.execute(sql.FORGET_TRANSACTIONS, all_later)
             connection.execute(rewinding.MARK, later)
             connection.execute(rewinding.DROP_LATER_SAVEPOINTS, later)
+            outboxes.go_back(connection, lease.topology_id, txid)
 
     def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
         """Let the attempt counter continue from here, and forget the attempts and fences after it."""
         with self._database.writing() as connection:
-            _check_no_sinks(connection, lease, "a repair of the store")
             if not _compare_and_set(connection, lease, sql.RECOUNT, id=attempt_id):
                 raise can_not_recount(status_of(_held_topology(connection, lease)), attempt_id)
             for forget in sql.FORGET_AFTER:
@@ -300,7 +305,7 @@ class SqlCoordinatorStore(SqlStoreReader):
             connection.execute(sql.DROP_FENCES, topology)
             return dropped
 
-    def reset(self, topology_id: str) -> bool:
+    def reset(self, topology_id: str, *, drop_unsent: bool = False) -> bool:
         """Delete all progress of a topology, but not its epoch and its attempt counter."""
         key = {"topology": topology_id}
         with self._database.writing() as connection:
@@ -308,9 +313,13 @@ class SqlCoordinatorStore(SqlStoreReader):
             if row is None:
                 return False
             check_free_to_reset(status_of(row), row.now_ms)
-            check_no_sinks(status_of(row), "a reset")
+            sinks = outboxes.read_progress(connection, topology_id, TxId(row.committed_txid))
+            if not drop_unsent:
+                check_nothing_unsent(topology_id, sinks)
             for forget in (*history.FORGET_ALL, history.START_ANEW):
                 connection.execute(forget, key)
+            for name, progress in sinks.items():
+                outboxes.note(connection, topology_id, name, boundary_at_reset(AttemptId(row.attempt_id), progress))
             return True
 
     # --- details ------------------------------------------------------------------------------------------------
@@ -376,11 +385,6 @@ def _held_topology(connection: Connection, lease: Lease) -> Row[Any]:
     if row is None or not is_held(lease, status_of(row)):
         raise fenced(lease, row and status_of(row))
     return row
-
-
-def _check_no_sinks(connection: Connection, lease: Lease, refused: str) -> None:
-    status = status_of(_held_topology(connection, lease))
-    check_no_sinks(status, refused, outboxes.sinks_with_rows(connection, lease))
 
 
 def _topology(connection: Connection, lease: Lease) -> Sequence[Row[Any]]:
