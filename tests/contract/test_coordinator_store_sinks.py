@@ -188,7 +188,7 @@ def test_a_sink_is_placed_whatever_was_noted(storage: Storage, store: Store) -> 
     lease, _ = published_three(store, settled=2)
     store.place_sink(lease, "alerts", Boundary(TxId(1), AttemptId(40)))
     assert storage.open().sinks(TOPOLOGY)["alerts"] == SinkProgress(
-        TxId(2), None, 1, 1, Boundary(TxId(1), AttemptId(40))
+        TxId(2), None, 1, 1, 257, Boundary(TxId(1), AttemptId(40))
     )
     store.place_sink(lease, "alerts", Boundary(TxId(3), AttemptId(41)))
     assert storage.open().sinks(TOPOLOGY)["alerts"] == SinkProgress(TxId(3), boundary=Boundary(TxId(3), AttemptId(41)))

@@ -19,7 +19,7 @@ from transactional.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class SinkEffect:
-    """What a rewind means for one sink, described for people. `is_sent_again`: its records are published once more."""
+    """The effect of a rewind on one sink, in words. `is_sent_again`: its records are published once more."""
 
     line: str
     is_sent_again: bool = False

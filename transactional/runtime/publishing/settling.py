@@ -118,7 +118,7 @@ class Settlement:
             return None
         if newest is not None and attempt.txid < newest.attempt.txid:
             if is_final:
-                raise self._lost(attempt.txid, newest.attempt.txid)
+                raise self._records_lost(attempt.txid, newest.attempt.txid)
             return None
         committed = self._committed_txid()
         if self._accepts_ahead:
@@ -142,7 +142,7 @@ class Settlement:
             return False
         return all(run.owner == owner for run in runs if run.epoch == int(epoch))
 
-    def _lost(self, position: TxId, published: TxId) -> StoreMismatch:
+    def _records_lost(self, position: TxId, published: TxId) -> StoreMismatch:
         first = position + 1
         return self._mismatch(
             f"ends with transaction {position}, and the store has transaction {published} published: the target has "
