@@ -187,11 +187,8 @@ def _valid_times_ms(messages: list[Message]) -> Sequence[int | None]:
 
 
 def _make_bytes_column(field: pa.Field, values: list[Any], messages: list[Message]) -> pa.Array:
-    column = pa.array(values, pa.binary())
-    if field.type == pa.binary():
-        return column
     try:
-        return column.cast(pa.string())
+        return pa.array(values, field.type)  # of bytes it makes text only if they are UTF-8
     except pa.ArrowInvalid as error:
         raise _not_utf8_error(field.name, values, messages) from error
 

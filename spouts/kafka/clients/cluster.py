@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -27,6 +27,7 @@ Client = TypeVar("Client")
 
 _ID_SEPARATOR = "#"
 _ID_CHARACTERS = 8
+_SOURCES_MAX = 1_000
 _SECRET = re.compile(r"password|secret|token|credential|jaas|oauthbearer\.config|\.pem$|ssl_key", re.IGNORECASE)
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -103,6 +104,7 @@ def source_of(topic: str, topic_id: str | None) -> str:
     return topic if topic_id is None else f"{topic}{_ID_SEPARATOR}{topic_id[:_ID_CHARACTERS]}"
 
 
+@lru_cache(_SOURCES_MAX)
 def topic_of(source: str) -> str:
     """Return the name of the topic that a source stands for."""
     return source.partition(_ID_SEPARATOR)[0]

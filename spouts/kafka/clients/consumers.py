@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 from threading import Lock
 from typing import Any
@@ -32,6 +32,7 @@ PENDING_BYTES_MAX = 128 * 1024 * 1024
 """The maximum size of a consumer's buffers, in bytes. Above it, only the partitions that readers wait for are
 fetched."""
 
+_KEYS_MAX = 10_000
 _POLL_TIMEOUT_S = 0.1
 _AT_ONCE_S = 1.0
 _EVENTS_MIN = 1_000
@@ -119,7 +120,12 @@ class SharedConsumer:
         """Yield the messages of the range in lists of bounded size. Ends only once `offsets.until` was passed for
         certain."""
         with self._lock:
-            self._start_fetching([(partition, offsets)])
+            if (run := self._take_fetched(partition, offsets)) is None:
+                self._start_fetching([(partition, offsets)])
+        if run is not None:
+            if run.messages:
+                yield run.messages
+            return
         reading = _Reading(partition, offsets, offsets, offsets.start)
         ready: list[Message] = []
         size = 0
@@ -179,6 +185,17 @@ class SharedConsumer:
         return piece
 
     # --- with the lock held ---------------------------------------------------------------------------------------
+
+    def _take_fetched(self, partition: PartitionId, offsets: OffsetRange) -> Run | None:
+        """Return a whole range that was fetched already, as all but the first of many short ranges are.
+
+        None if the range has to be fetched, or comes in several pieces.
+        """
+        key = partition_key(partition)
+        buffer = self._partitions.get(key)
+        if buffer is None or buffer.partition != partition or key in self._failed:
+            return None
+        return buffer.take(offsets) if buffer.has_in_one_piece(offsets) else None
 
     def _fetch_if_needed(self, key: PartitionKey, reading: _Reading) -> FetchedPartition:
         """Return the partition's buffer, after a poll if it has nothing of the remaining range."""
@@ -340,6 +357,7 @@ class SharedConsumer:
         return low, high
 
 
+@lru_cache(_KEYS_MAX)
 def partition_key(partition: PartitionId) -> PartitionKey:
     """Return the partition as messages name it."""
     return topic_of(partition.source), partition.index

@@ -77,6 +77,14 @@ class FetchedPartition:
         until = min(offsets.until, self.fetched_until)
         return any(run.offsets.start <= offsets.start and until <= run.offsets.until for run in self.runs)
 
+    def has_in_one_piece(self, offsets: OffsetRange) -> bool:
+        """Return True if the range was fetched to its end, and its run is no larger than a piece."""
+        if (index := self._find_run(offsets.start)) is None:
+            return False
+        run = self.runs[index]
+        is_small = len(run.messages) <= PIECE_RECORDS_MAX and run.size <= PIECE_BYTES_MAX
+        return is_small and offsets.until <= run.offsets.until
+
     def add(self, messages: Sequence[Message]) -> None:
         """Add messages that the consumer has delivered, in order."""
         size = _estimate_bytes(messages)
@@ -108,13 +116,12 @@ class FetchedPartition:
 
     def take(self, offsets: OffsetRange) -> Run:
         """Remove and return the beginning of a range, as far as it was fetched, but no more than a piece."""
-        index = next((n for n, run in enumerate(self.runs) if offsets.start in _as_python_range(run.offsets)), None)
-        if index is None:
+        if (index := self._find_run(offsets.start)) is None:
             return Run(_make_range(offsets.start, offsets.start), [], 0)
         run = self.runs[index]
-        begin, end = (
-            bisect_left(run.messages, offset, key=offset_of) for offset in (int(offsets.start), int(offsets.until))
-        )
+        is_start = run.offsets.start == offsets.start
+        begin = 0 if is_start else bisect_left(run.messages, int(offsets.start), key=Message.offset)
+        end = bisect_left(run.messages, int(offsets.until), begin, key=Message.offset)
         end = min(end, begin + _count_piece_messages(run))
         until = min(offsets.until, run.offsets.until, *map(offset_of, run.messages[end : end + 1]))
         remaining_size = run.size * (len(run.messages) - end) // max(1, len(run.messages))
@@ -128,6 +135,13 @@ class FetchedPartition:
         self.runs[index : index + 1] = [run_part for run_part in (skipped_run, run) if len(run_part.offsets)]
         self.size -= piece.size
         return piece
+
+    def _find_run(self, offset: int) -> int | None:
+        """Return the number of the first run that has this offset."""
+        for number, run in enumerate(self.runs):
+            if run.offsets.start <= offset < run.offsets.until:
+                return number
+        return None
 
 
 def offset_of(message: Message) -> int:
@@ -149,7 +163,3 @@ def _estimate_bytes(messages: Sequence[Message]) -> int:
 
 def _make_range(start: int, until: int) -> OffsetRange:
     return OffsetRange(Offset(start), Offset(until))
-
-
-def _as_python_range(offsets: OffsetRange) -> range:
-    return range(offsets.start, offsets.until)

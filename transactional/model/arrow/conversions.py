@@ -179,6 +179,8 @@ def _fits_type(python_value: Any, type_: pa.DataType) -> bool:
 
 def conform(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, component: str) -> list[pa.RecordBatch]:
     """Return record batches with exactly the declared columns, in order. Raises `SchemaMismatch`."""
+    if isinstance(batch, pa.RecordBatch) and (batch.schema is schema or batch.schema.equals(schema)):
+        return [batch] if batch.num_rows else []
     if not isinstance(batch, pa.RecordBatch | pa.Table):
         raise SchemaMismatch(f"{component!r} must emit a RecordBatch or a Table, and emitted a {type(batch).__name__}")
     if batch.schema.names != schema.names:
