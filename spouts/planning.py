@@ -115,22 +115,17 @@ def plan_batch(
 
     `limit`, which `target_latency_ms` sets, bounds the batch in addition to `limits`.
     """
-    positions = {
-        partition: _position_of(partition, previous_batch, logs)
-        for partition in sorted({*previous_batch.ranges, *logs})
-    }
-    known_positions = {partition: position for partition, position in positions.items() if position is not None}
-    gaps = tuple(_find_gaps(known_positions, logs))
+    positions = _find_positions(previous_batch, logs)
+    gaps = tuple(_find_gaps(positions, logs))
     if gaps and replays_exactly:
         raise _lost_offsets_error(gaps[0].partition, gaps[0].offsets, logs)
-    starts = known_positions | {gap.partition: gap.offsets.until for gap in gaps}
+    starts = positions | {gap.partition: gap.offsets.until for gap in gaps}
     backlog = {partition: _count_backlog(partition, start, logs) for partition, start in starts.items()}
     fair_shares = _share_records(backlog, limits, limit, turn=sum(previous_batch.positions().values()))
     shares = _limit_bytes(fair_shares, _known_record_bytes(previous_batch, logs), limits, limit)
     ranges = {p: OffsetRange(start, Offset(start + shares[p])) for p, start in starts.items()}
-    has_joining_partition = any(
-        log is not None and log.start is not None and p not in previous_batch.ranges for p, log in logs.items()
-    )
+    joining = (log for p, log in logs.items() if p not in previous_batch.ranges)
+    has_joining_partition = any(log is not None and log.start is not None for log in joining)
     is_unchanged = not any(shares.values()) and not has_joining_partition
     return None if is_unchanged and not replay else Plan(BatchMetadata(ranges), gaps)
 
@@ -214,12 +209,13 @@ def compute_lag(previous_batch: BatchMetadata, logs: Logs) -> int | None:
 
 def compute_lag_by_partition(previous_batch: BatchMetadata, logs: Logs) -> dict[PartitionId, int] | None:
     """Return the offsets by partition that `compute_lag` adds up."""
-    unread = dict[PartitionId, int]()
+    unread, ranges = dict[PartitionId, int](), previous_batch.ranges
     for partition, log in logs.items():
         if log is None:
             return None
-        position = _position_of(partition, previous_batch, logs)
-        unread[partition] = max(0, log.end - max(log.earliest, position or Offset(0)))
+        offsets = ranges.get(partition)
+        position = (log.start or 0) if offsets is None else offsets.until
+        unread[partition] = max(0, log.end - max(log.earliest, position))
     return unread
 
 
@@ -264,13 +260,15 @@ def _known_record_bytes(previous_batch: BatchMetadata, logs: Logs) -> dict[Parti
     return reported_bytes | mean_record_bytes(previous_batch)
 
 
-def _position_of(partition: PartitionId, previous_batch: BatchMetadata, logs: Logs) -> Offset | None:
-    if partition in previous_batch.ranges:
-        return previous_batch.ranges[partition].until
-    log = logs[partition]
-    if log is None:
-        return None
-    return log.earliest if log.start is None else log.start
+def _find_positions(previous_batch: BatchMetadata, logs: Logs) -> dict[PartitionId, Offset]:
+    """Return where to read on, by partition in order. A new partition that does not respond is left out."""
+    positions, ranges = dict[PartitionId, Offset](), previous_batch.ranges
+    for partition in sorted({*ranges, *logs}):
+        if (offsets := ranges.get(partition)) is not None:
+            positions[partition] = offsets.until
+        elif (log := logs[partition]) is not None:
+            positions[partition] = log.earliest if log.start is None else log.start
+    return positions
 
 
 def _find_gaps(positions: Mapping[PartitionId, Offset], logs: Logs) -> Iterator[Gap]:

@@ -97,15 +97,13 @@ class OffsetReader:
         """
         try:
             earliest, latest = (self._query_offsets(queried, boundary) for boundary in (OFFSET_BEGINNING, OFFSET_END))
-            return {
-                partition: _make_log(earliest[tp.topic, tp.partition], latest[tp.topic, tp.partition])
-                for partition, tp in queried.items()
-            }
+            names = ((partition, (topic_of(partition.source), partition.index)) for partition in queried)
+            return {partition: _make_log(earliest[name], latest[name]) for partition, name in names}
         except (KafkaException, KeyError):
             return None
 
     def _query_offsets(self, queried: Queried, boundary: int) -> dict[tuple[str, int], TopicPartition]:
-        requested = [TopicPartition(tp.topic, tp.partition, boundary) for tp in queried.values()]
+        requested = [TopicPartition(topic_of(source), index, boundary) for source, index in queried]
         seconds = min(_AT_ONCE_S, self._connection.timeout_s / 4)
         answered = self._consumer.offsets_for_times(requested, timeout=seconds)
         return {(partition.topic, partition.partition): partition for partition in answered if partition.error is None}

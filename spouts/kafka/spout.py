@@ -252,6 +252,8 @@ class KafkaSpout(PartitionedSpout, SourceExamination):
         )
         self._check_recreated_topics(previous_batch, sources, logs)
         bounded_logs = self._ends.apply(reader, previous_batch, self._starts.add_starts(reader, previous_batch, logs))
+        if self._limit is None and self.limits.batch_bytes_max is None:
+            return bounded_logs
         return {p: log and replace(log, record_bytes=self._record_bytes.get(p)) for p, log in bounded_logs.items()}
 
     def check_replay(self, batch: BatchMetadata) -> None:
@@ -327,7 +329,7 @@ class KafkaSpout(PartitionedSpout, SourceExamination):
     def _source_of(self, topic: Topic, previous_batch: BatchMetadata) -> str:
         """Return the source of a topic's partitions: without an id if the recorded positions were made without ids."""
         name = topic_of(topic.source)
-        recorded_sources = {p.source for p in previous_batch.ranges if topic_of(p.source) == name}
+        recorded_sources = {source for source in previous_batch.sources if topic_of(source) == name}
         if topic.id is None and recorded_sources - {name}:
             raise SourceUnavailable(f"the cluster no longer gives an id for topic {name!r}, so it can't be identified")
         return name if name in recorded_sources else topic.source
@@ -344,6 +346,8 @@ class KafkaSpout(PartitionedSpout, SourceExamination):
         return has_leader
 
     def _check_recreated_topics(self, previous_batch: BatchMetadata, sources: Mapping[str, str], logs: Logs) -> None:
+        if previous_batch.sources <= set(sources.values()):
+            return
         for partition, offsets in previous_batch.ranges.items():
             current_source = sources.get(topic_of(partition.source), partition.source)
             if current_source == partition.source or not has_id(partition.source):

@@ -85,17 +85,18 @@ class StartPositions:
             self._find_group_starts,
             self._find_default_starts,
         ):
+            if not new_logs:
+                break
             starts = find_starts(reader, previous_batch, new_logs)
             self._pinned_starts |= starts
             new_logs = {p: log for p, log in new_logs.items() if p not in starts}
         self._has_looked = True
-        return {partition: self._with_start(partition, log, previous_batch) for partition, log in logs.items()}
+        return {
+            partition: log if log is None or partition in previous_batch.ranges else self._with_start(partition, log)
+            for partition, log in logs.items()
+        }
 
-    def _with_start(
-        self, partition: PartitionId, log: PartitionLog | None, previous_batch: BatchMetadata
-    ) -> PartitionLog | None:
-        if log is None or partition in previous_batch.ranges:
-            return log
+    def _with_start(self, partition: PartitionId, log: PartitionLog) -> PartitionLog | None:
         start = self._pinned_starts.get(partition)
         # It joins once its last stable offset has reached its start, or once it has returned where that is.
         if partition not in self._pinned_starts or (start is not None and start > log.end):

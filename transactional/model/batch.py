@@ -164,6 +164,11 @@ class BatchMetadata:
         """Return the offset at which the next batch starts, per partition."""
         return {partition: offsets.until for partition, offsets in self.ranges.items()}
 
+    @property
+    def sources(self) -> frozenset[str]:
+        """The sources of the partitions, which are far fewer."""
+        return frozenset(partition.source for partition in self.ranges)
+
     def non_empty(self) -> Iterator[tuple[PartitionId, OffsetRange]]:
         """Yield the partitions that have offsets to read, with their ranges, sorted."""
         return ((partition, self.ranges[partition]) for partition in sorted(self.ranges) if len(self.ranges[partition]))
@@ -195,8 +200,7 @@ class BatchMetadata:
 
         The row ends with the highest event time if there is one.
         """
-        document: dict[str, Any] = {"version": METADATA_VERSION}
-        document["partitions"] = [self._partition_row(partition) for partition in sorted(self.ranges)]
+        document: dict[str, Any] = {}
         if self.metadata:
             document["metadata"] = [[p.source, p.index, self.metadata[p]] for p in sorted(self.metadata)]
         if self.split_records is not None:
@@ -205,7 +209,9 @@ class BatchMetadata:
             document["excluded"] = [astuple(exclusion) for exclusion in self.excluded]
         if self.letters:
             document["letters"] = [astuple(letter) for letter in self.letters]
-        return json.dumps(document | self._facts_as_json())
+        facts = json.dumps(document | self._facts_as_json())
+        head = f'{{"version": {METADATA_VERSION}, "partitions": [{", ".join(self._partition_rows())}]'
+        return f"{head}, {facts[1:]}" if facts != "{}" else f"{head}}}"
 
     def _facts_as_json(self) -> dict[str, Any]:
         """Return the facts, and all other parts that are not empty."""
@@ -224,13 +230,18 @@ class BatchMetadata:
         }
         return {name: value for name, value in parts.items() if value}
 
-    def _partition_row(self, partition: PartitionId) -> list[Any]:
-        offsets, digest = self.ranges[partition], self.digests.get(partition)
-        evidence: list[int | None] = [None, None, None]
-        if digest:
-            evidence = [digest.records, digest.checksum, digest.bytes]
-            evidence += [] if digest.event_us is None else [digest.event_us]
-        return [partition.source, partition.index, offsets.start, offsets.until, *evidence]
+    def _partition_rows(self) -> Iterator[str]:
+        """Yield the JSON of each partition. Written out, because a batch may have hundreds of them."""
+        names = {source: json.dumps(source) for source in self.sources}
+        for partition in sorted(self.ranges):
+            source, index = partition
+            offsets, digest = self.ranges[partition], self.digests.get(partition)
+            row = f"{names[source]}, {index}, {offsets.start}, {offsets.until}"
+            if digest is None:
+                yield f"[{row}, null, null, null]"
+            else:
+                event_time = "" if digest.event_us is None else f", {digest.event_us}"
+                yield f"[{row}, {digest.records}, {digest.checksum}, {digest.bytes}{event_time}]"
 
     @classmethod
     def from_json(cls, text: str) -> BatchMetadata:

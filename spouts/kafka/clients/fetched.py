@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from confluent_kafka import Message
 
@@ -23,6 +24,10 @@ _RUNS_MAX = 8
 _SAMPLED_MESSAGES = 64
 _OVERHEAD_BYTES = 300
 """The memory that a message takes beside its value, in bytes."""
+
+
+offset_of = cast("Callable[[Message], int]", Message.offset)
+"""The offset of a message. Every message that was fetched has one."""
 
 
 @dataclass(slots=True)
@@ -120,8 +125,8 @@ class FetchedPartition:
             return Run(_make_range(offsets.start, offsets.start), [], 0)
         run = self.runs[index]
         is_start = run.offsets.start == offsets.start
-        begin = 0 if is_start else bisect_left(run.messages, int(offsets.start), key=Message.offset)
-        end = bisect_left(run.messages, int(offsets.until), begin, key=Message.offset)
+        begin = 0 if is_start else bisect_left(run.messages, int(offsets.start), key=offset_of)
+        end = bisect_left(run.messages, int(offsets.until), begin, key=offset_of)
         end = min(end, begin + _count_piece_messages(run))
         until = min(offsets.until, run.offsets.until, *map(offset_of, run.messages[end : end + 1]))
         remaining_size = run.size * (len(run.messages) - end) // max(1, len(run.messages))
@@ -142,11 +147,6 @@ class FetchedPartition:
             if run.offsets.start <= offset < run.offsets.until:
                 return number
         return None
-
-
-def offset_of(message: Message) -> int:
-    """Return the offset of a message, as a number that is never None."""
-    return message.offset() or 0
 
 
 def _count_piece_messages(run: Run) -> int:

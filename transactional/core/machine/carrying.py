@@ -22,19 +22,19 @@ def carry_forward(previous: BatchMetadata, batch: BatchMetadata) -> BatchMetadat
     event_times = dict(previous.event_times)
     time_ms = 0 if batch.facts is None else batch.facts.time_ms
     for partition, digest in batch.digests.items():
-        if (last_seen := _update_last_seen(event_times.get(partition), digest, time_ms)) is not None:
-            event_times[partition] = last_seen
+        previous_time = event_times.get(partition)
+        if digest.event_us is not None or previous_time is not None:
+            event_times[partition] = _update_last_seen(previous_time, digest, time_ms)
     pending = merge_pending(previous.pending, batch)
     if not (event_times or pending or batch.listed):
         return batch
     return replace(batch, event_times=event_times, listed=listed_after_commit(batch, event_times), pending=pending)
 
 
-def _update_last_seen(previous: LastSeen | None, digest: Digest, time_ms: int) -> LastSeen | None:
-    """Return the newest event time of a partition, and the time of the last batch with records of it, or None."""
+def _update_last_seen(previous: LastSeen | None, digest: Digest, time_ms: int) -> LastSeen:
+    """Return the newest event time of a partition, one of which is known, and the time of the last batch with records
+    of it."""
     event_times = [us for us in (previous and previous.event_us, digest.event_us) if us is not None]
-    if not event_times:
-        return None
     return LastSeen(max(event_times), time_ms if digest.records or previous is None else previous.time_ms)
 
 

@@ -84,10 +84,10 @@ def read_lags(spout: Spout, batch: BatchMetadata) -> dict[str, Any]:
         return {"lag": None}
     if lags is None:
         return {"lag": lag_of(spout, batch)}
-    highest = sorted(lags, key=lambda partition: (-lags[partition], partition))[:LAGS_MAX]
+    highest = sorted((-lag, *partition) for partition, lag in lags.items())[:LAGS_MAX]
     return {
         "lag": sum(lags.values()),
-        "lags": [[partition.source, partition.index, lags[partition]] for partition in highest],
+        "lags": [[source, index, -negated] for negated, source, index in highest],
     }
 
 
