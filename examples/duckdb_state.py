@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
 from transactional import Schema, StateKind
 from transactional.bolts import Key
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import Rewind, RewindTarget, StateParts
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TxId
@@ -208,7 +209,7 @@ class DuckRows(RowStore):
             raise
 
 
-class DuckDBMapState(TableState[RowTable]):
+class DuckDBMapState(TableState[RowTable], Rewind):
     """Key → values in a table of the DuckDB file `path`, which this process has from `open` to `close`.
 
     `key`, `values`, `kind`, `deletes`, `expires` and `after` are those of a `SqlMapState`.
@@ -232,6 +233,11 @@ class DuckDBMapState(TableState[RowTable]):
         self._connection: duckdb.DuckDBPyConnection | None = None
         name = f"{table!r} in {self._path}"
         super().__init__(name, key, values, kind=kind, columns=None, deletes=deletes, expires=expires, after=after)
+
+    @property
+    def parts(self) -> StateParts:
+        """The parts of the state: it can go back by one transaction."""
+        return replace(super().parts, rewind=self)
 
     @property
     def storage_path(self) -> str:

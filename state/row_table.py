@@ -23,7 +23,7 @@ from state.rows.python_rows import rows_of, table_of_rows
 from state.rows.stored_value import StoredValue
 from state.rows.sums import SumCheck
 from state.rows.value_limits import ValueLimits
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import BeyondKept

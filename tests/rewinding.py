@@ -334,6 +334,8 @@ def wrongly(restores: Mapping[str, int | None]) -> Callable[..., None]:
         if goes_to is None:
             state.fence(lease.fence_id)
         else:
-            state.rewind(rewinding.rewind_target(store, lease.topology_id, component.id, TxId(goes_to)), lease.fence_id)
+            state.parts.rewind.rewind(
+                rewinding.rewind_target(store, lease.topology_id, component.id, TxId(goes_to)), lease.fence_id
+            )
 
     return take_back

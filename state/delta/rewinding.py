@@ -24,7 +24,7 @@ from state.delta.tables.table import DeltaLocation, load_table, refused, storage
 from state.delta.write.entry import as_attempt, by_delta_rs, commit_files, single_try
 from state.delta.write.snapshot import LoadedTable
 from state.delta.writing.layout import RetainedParts
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import BeyondKept, OperatingError
 from transactional.model.names import OWNER_NOTE, REWOUND_NOTE, repair_of

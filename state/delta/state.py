@@ -8,14 +8,13 @@ which a lower one was read. A writer that comes too late finds a higher version,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 
-from state.delta.log.live_files import check_live_files
 from state.delta.log.log import check_entries
 from state.delta.new_properties import check_new_properties
 from state.delta.opening import (
@@ -23,31 +22,29 @@ from state.delta.opening import (
     check_owner,
     columns_of,
     is_log,
-    mend_torn_log,
     open_table,
     open_to_read,
     shape_of,
     turned,
     with_owner,
 )
+from state.delta.parts import DeltaDurability, DeltaRewind, DeltaState
 from state.delta.reading import DeltaReader
-from state.delta.scratch import SCRATCH_BYTES, FileScratch
 from state.delta.segments.log_layout import LAYOUTS, LogLayout, check_folder
+from state.delta.tables.scratch import SCRATCH_BYTES, FileScratch
 from state.delta.tables.sql import DIALECTS
 from state.delta.tables.staging import FileStager, is_plain
-from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, properties_of, unreadable
+from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, properties_of
 from state.delta.task_state import DeltaTaskState
 from state.delta.write.entry import settle_columns
 from state.delta.writing.layout import Layout
 from state.fence import WRITE_TRIES, TableWrite, WriteRefused
-from state.table_state import TableState
-from transactional.core.ports import CommitFacts, StateKind, TornFiles
+from transactional.core.ports import CommitFacts, StateKind
 from transactional.core.ports.examining import TableAddress
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import StateParts
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.durations import Duration
 from transactional.model.errors import ConfigError, OperatingError
-from transactional.model.names import owner_of
 from transactional.model.schema import Schema
 
 if TYPE_CHECKING:
@@ -56,7 +53,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class DeltaMapState(TableState[Layout]):
+class DeltaMapState(DeltaState):
     """Key → values in a Delta table: one row per key, with the transaction that wrote it and what was there before.
 
     `table` is a path or URI, or `catalog_table(name)`. `key` is a name, several names, or a DDL string with types
@@ -97,12 +94,16 @@ class DeltaMapState(TableState[Layout]):
             check_folder((columns or {}).get("txid", "txid"), self.table)
         self._properties = dict(properties or {})
         check_new_properties(self._properties, self.table)
-        self._resolved = self.location
-        self._is_durable = True
+        self.resolved = self.location
 
-    rewind_obstacle, serves_tasks = "", True
+    serves_tasks = True
     owns_folder = True
     """No other file may be in the table's folder."""
+
+    @property
+    def parts(self) -> StateParts:
+        """The parts of the state, which act on its table."""
+        return replace(super().parts, durability=DeltaDurability(self), rewind=DeltaRewind(self))
 
     @property
     def storage_path(self) -> str | None:
@@ -128,10 +129,6 @@ class DeltaMapState(TableState[Layout]):
         """Location, key, values, kind."""
         return {"delta": str(self.location), "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
-    def set_aside_torn(self, owner: str, check: Callable[[TornFiles], None]) -> None:
-        """Set aside the log files that a power cut has torn, unless `check` refuses that (see the port)."""
-        mend_torn_log(self.location, owner, check)
-
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Create the table, or check the existing one (see the port).
 
@@ -141,9 +138,9 @@ class DeltaMapState(TableState[Layout]):
         self._set_owner(owner, txid_of)
         if self.location.is_catalog_name:
             self._resolve()
-            check_entries(self._resolved)
+            check_entries(self.resolved)
         self._opened = open_table(self._request, self._turned)
-        if self._is_durable:
+        if self.is_durable:
             self._opened.loaded.keep_durable()
         check_owner(self._opened.loaded)
 
@@ -153,19 +150,7 @@ class DeltaMapState(TableState[Layout]):
 
         columns, partition_by = shape_of(self._request)
         own = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner, self._store_id)
-        self._resolved = resolve(self.location, columns, properties_of(columns, own), partition_by)
-
-    def set_durability(self, durability: str) -> None:
-        """Set whether writes have to survive a power cut (see the port)."""
-        self._is_durable = durability == "disk"
-
-    def unsynced(self) -> Collection[Path]:
-        """Return the paths to sync before all writes are durable. Raises `OperatingError`."""
-        return self._open_table.loaded.disk.unsynced()
-
-    def mark_synced(self) -> None:
-        """Record that the paths returned by `unsynced` are on disk."""
-        self._open_table.loaded.disk.mark_synced()
+        self.resolved = resolve(self.location, columns, properties_of(columns, own), partition_by)
 
     def last_commit(self) -> CommitFacts | None:
         """Return facts of the last write. Its size is only known on a disk of this machine, where it takes no
@@ -194,14 +179,14 @@ class DeltaMapState(TableState[Layout]):
 
     def reader(self, owner: str) -> DeltaReader:
         """A reader of the table of `<topology>/<component>` (see the port)."""
-        return DeltaReader(self._resolved, owner, lambda: self._reading(owner))
+        return DeltaReader(self.resolved, owner, lambda: self._reading(owner))
 
     def _reading(self, owner: str | None = None) -> Layout:
         """Open the table for reading. The writer's open table is not used, since a reader would move it on."""
         declared = self._declared
         is_known = declared.are_complete
-        columns = declared.state_columns if is_known else columns_of(self._resolved, self.key_names, declared.names)
-        return open_to_read(self._resolved, self._fence.owner if owner is None else owner, columns)
+        columns = declared.state_columns if is_known else columns_of(self.resolved, self.key_names, declared.names)
+        return open_to_read(self.resolved, self._fence.owner if owner is None else owner, columns)
 
     def compact(self) -> None:
         """Compact a table in the log layout: all but its newest transaction becomes one row per key.
@@ -224,7 +209,7 @@ class DeltaMapState(TableState[Layout]):
                 work(version)
             except WriteRefused as error:
                 if attempt_number == WRITE_TRIES or not error.is_conflict:
-                    raise OperatingError(f"Delta table {self._resolved} {failure}: {error}") from None
+                    raise OperatingError(f"Delta table {self.resolved} {failure}: {error}") from None
             else:
                 return
 
@@ -245,37 +230,9 @@ class DeltaMapState(TableState[Layout]):
 
         self._retry_conflicts("could not be given its new columns", add_columns)
 
-    def check_files(self) -> None:
-        """Raise `StoreMismatch` for a data file that is missing or has another size (see the port)."""
-        try:
-            check_live_files(self._resolved, self._open_table.loaded.snapshot)
-        except (DeltaError, OSError) as error:
-            raise unreadable(self._resolved, error) from None
-
     @property
     def _history_names(self) -> list[str]:
         return list(map(self.columns.prev, self.values.names))
-
-    def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
-        """Return in words what a rewind would restore (see the port)."""
-        from state.delta.rewinding import describe_restore  # loaded by rewinds alone
-
-        if self._resolved.is_catalog_name:
-            return f"Delta table {self._resolved}: where it lies is known to the catalog, and looked up when it is done"
-        return describe_restore(self._resolved, owner_of(topology_id, component_id), target)
-
-    def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
-        """Restore the table as it was, under a new fence, in one Delta commit (see the port)."""
-        from state.delta.rewinding import restore
-
-        self._rewind_by(fence_id, lambda table: restore(table.loaded, target, fence_id))
-
-    def retain(self, targets: Sequence[RewindTarget]) -> None:
-        """Keep the log and the files that a return to these targets needs (see the port)."""
-        from state.delta.rewinding import find_retained_parts
-
-        table = self._open_table
-        table.retained = find_retained_parts(table.loaded, targets)
 
     def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Compact, clean up the log, and delete old files, as far as that is due."""
@@ -300,7 +257,7 @@ class DeltaMapState(TableState[Layout]):
         table_id, stager = loaded.snapshot.metadata().id, self._task_stager(owner)
         horizons, version = self._horizons(attempt), loaded.delta_version
         expiring = None if horizons is None else (self._expiring_column, horizons)
-        return DeltaTaskState(self._rows, self._resolved, owner, str(table_id), version, attempt, stager, expiring)
+        return DeltaTaskState(self._rows, self.resolved, owner, str(table_id), version, attempt, stager, expiring)
 
     def count_between(self, attempt: TransactionAttempt, column: str, start: int | None, end: int) -> int:
         """Return about the number of rows of `rows_between` (see the port). Raises `Fenced` or `OperatingError`."""
@@ -344,7 +301,7 @@ class DeltaMapState(TableState[Layout]):
     @property
     def _request(self) -> TableRequest:
         return TableRequest(
-            self._resolved,
+            self.resolved,
             self.table,
             self._fence.owner,
             self.columns,

@@ -7,6 +7,7 @@ with the one that was read, and writes rows, and last the version.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -22,7 +23,7 @@ from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
 from transactional.core.ports import StateKind
 from transactional.core.ports.examining import TableAddress
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import Durability, Rewind, RewindTarget, StateParts
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.durations import Duration
 from transactional.model.errors import ConfigError, SchemaMismatch, StoreMismatch
@@ -31,7 +32,7 @@ from transactional.model.plumbing.redaction import without_login
 from transactional.model.schema import Schema
 
 
-class RedisMapState(TableState[RowTable]):
+class RedisMapState(TableState[RowTable], Durability, Rewind):
     """Key → values in a Redis server: one field of a hash per key, with the transaction that wrote it and what was
     before.
 
@@ -75,6 +76,11 @@ class RedisMapState(TableState[RowTable]):
 
     def __repr__(self) -> str:
         return f"RedisMapState({self.table})"
+
+    @property
+    def parts(self) -> StateParts:
+        """The parts of the state: it can go back by one transaction, and checks how durable the server is."""
+        return replace(super().parts, durability=self, rewind=self)
 
     @property
     def value_limits(self) -> ValueLimits:

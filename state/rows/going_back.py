@@ -6,7 +6,7 @@ has gone on; the transaction of the last rewind is recorded with its rows for th
 
 from __future__ import annotations
 
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import BeyondKept, StoreMismatch
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import pyarrow as pa
 from sqlalchemy import Connection
@@ -26,7 +27,7 @@ from state.sql.types import check_columns, check_name
 from state.table_state import TableState
 from transactional.core.ports import StateKind
 from transactional.core.ports.examining import TableAddress
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import Rewind, RewindTarget, StateParts
 from transactional.core.store.databases.database import Database
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.durations import Duration
@@ -38,7 +39,7 @@ TRANSACTIONS_PER_REMOVAL = 8
 """Maintenance removes expired rows once in this number of transactions."""
 
 
-class SqlMapState(TableState[RowTable]):
+class SqlMapState(TableState[RowTable], Rewind):
     """Key → values in a table of a database: one row per key, with the transaction that wrote it and what was before.
 
     `url` is `sqlite:///path`, `postgresql://user:password@host/database`, or `sqlite://`, a database in the memory of
@@ -80,6 +81,11 @@ class SqlMapState(TableState[RowTable]):
 
     def __repr__(self) -> str:
         return f"SqlMapState({self.table})"
+
+    @property
+    def parts(self) -> StateParts:
+        """The parts of the state: it can go back by one transaction."""
+        return replace(super().parts, rewind=self)
 
     @property
     def storage_path(self) -> str | None:

@@ -21,7 +21,7 @@ from tests.unit.drivers import DRAINED
 from tests.unit.fakes import opaque_words
 from transactional.core.machine.protocol import RecordCommit
 from transactional.core.ports import Partials
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch, TopologyChanged
 from transactional.model.absent import ABSENT
 from transactional.model.aggregates import Aggregate, Max, Min
@@ -80,7 +80,7 @@ def test_a_server_that_does_not_say_so_is_refused(tmp_path: Path) -> None:
 def test_one_that_a_power_failure_empties_may_be_used_if_that_may_be_lost(tmp_path: Path) -> None:
     with RedisServer(tmp_path, settings={"appendonly": "no"}) as server:
         state = RedisMapState(server.url, "words", "word string", "count long")
-        state.set_durability("process")
+        state.parts.durability.set_durability("process")
         state.open(OWNER, unknown)
         state.close()
 
@@ -113,10 +113,10 @@ def test_a_table_whose_columns_are_declared_in_another_order_is_read_and_goes_ba
     assert reader.lookup(TxId(2), rows.select(["at", "word"])).to_pylist() == [twice]
     reader.close()
     target = RewindTarget(TxId(1), AttemptId(1), place.txids.get)
-    assert "transaction 2 did is undone" in turned.preview_rewind("words", "count", target)
+    assert "transaction 2 did is undone" in turned.parts.rewind.preview_rewind("words", "count", target)
     turned.version()
     turned.fence(place.attempt(2, 3).attempt_id)
-    turned.rewind(target, place.attempt(1, 4).attempt_id)
+    turned.parts.rewind.rewind(target, place.attempt(1, 4).attempt_id)
     assert before.read().to_pylist() == turned.read().to_pylist() == [once]
 
 

@@ -21,7 +21,7 @@ from tests.contract.test_redis import place
 from tests.rewinding import build, contents, expected, run, store_url
 from tests.rewinding_windows import Clock, build_clicks, never_further, rows_of
 from tests.rewinding_windows import expiring as expiring_states
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import BeyondKept, OperatingError
 from transactional.model.absent import ABSENT
@@ -127,7 +127,7 @@ def test_a_reader_of_what_a_rewind_has_undone_is_refused(place: Place, goes: dic
     assert table.reader.rows(TxId(2)).num_rows == 3
     for attempt_id in (21, 23):
         place.txids[attempt_id] = TxId(1)
-        table.state.rewind(RewindTarget(TxId(1), AttemptId(10), place.txids.get), AttemptId(attempt_id))
+        table.state.parts.rewind.rewind(RewindTarget(TxId(1), AttemptId(10), place.txids.get), AttemptId(attempt_id))
         with pytest.raises(OperatingError, match="query it again"):
             table.reader.rows(TxId(2))
         table.write(2, {"b": attempt_id}, attempt_id=attempt_id + 1)

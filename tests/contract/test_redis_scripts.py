@@ -24,7 +24,7 @@ from tests.contract.test_redis import RIGHT, place, topology_over, unknown
 from tests.unit.drivers import DRAINED
 from transactional.core.machine.protocol import AttemptFailed, RecordCommit
 from transactional.core.ports import StateKind
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.errors import BeyondKept, ConfigError, OperatingError, SchemaMismatch, StoreMismatch
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -286,9 +286,9 @@ def test_a_table_with_a_half_written_transaction_can_not_undo_the_one_before(pla
         target = RewindTarget(TxId(txid), AttemptId(txid), place.txids.get)
         if told is None:
             with pytest.raises(BeyondKept, match="an attempt at the next one has ended in the middle"):
-                state.preview_rewind(topology, component, target)
+                state.parts.rewind.preview_rewind(topology, component, target)
         else:
-            assert told in state.preview_rewind(topology, component, target)
+            assert told in state.parts.rewind.preview_rewind(topology, component, target)
     assert content(state) == {"cat": 2}
     state.merge(place.attempt(3, 4), counts({"owl": 1}))
     assert content(state) == {"cat": 2, "owl": 1}

@@ -12,7 +12,7 @@ from state.delta.state import DeltaMapState
 from tests.contract.places import place_of
 from tests.contract.states import OWNER, Place
 from tests.contract.test_value_columns import AFTER, BEFORE, DATABASES, DELTA, counted, fenced, merge, opened, rows
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.attempt import AttemptId, TxId
 
 pytestmark = pytest.mark.sampled(5)
@@ -33,7 +33,7 @@ def target(place: Place, txid: int) -> RewindTarget:
 def back(place: Place, txid: int, fence: int) -> None:
     """What a rewind of the program of now does."""
     state = fenced(place, fence=fence, txid=txid + 1)
-    state.rewind(target(place, txid), place.attempt(txid, fence + 1).attempt_id)
+    state.parts.rewind.rewind(target(place, txid), place.attempt(txid, fence + 1).attempt_id)
 
 
 @pytest.mark.parametrize("times", [1, 2])

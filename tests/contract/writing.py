@@ -14,7 +14,7 @@ from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place
 from transactional.core.ports import Partials
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.absent import ABSENT, Absent
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TransactionAttempt, TxId
@@ -198,7 +198,9 @@ def compact(state: DeltaMapState, place: Place) -> None:
 def rewind(state: DeltaMapState, place: Place) -> None:
     """To the second transaction."""
     attempt = place.attempt(2, 2)
-    state.rewind(RewindTarget(attempt.txid, attempt.attempt_id, place.txids.get), place.attempt(2, 9).attempt_id)
+    state.parts.rewind.rewind(
+        RewindTarget(attempt.txid, attempt.attempt_id, place.txids.get), place.attempt(2, 9).attempt_id
+    )
 
 
 EXPIRING = {**SEEN, **EXPIRES}

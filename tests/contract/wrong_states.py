@@ -15,7 +15,7 @@ from state.row_table import Change, Changes, RowTable, RowWrite
 from state.rows.opaque_rule import OpaqueRule, Rows
 from state.rows.stored_value import StoredValue
 from transactional.core.ports import Partials, State, StateKind
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import Rewind, RewindTarget, StateParts
 from transactional.model.absent import ABSENT, Absent
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.user_code.tuples import Key
@@ -209,10 +209,14 @@ class SameIdentity(InMemory):
         return {"memory": self.stored.name}
 
 
-class NotBack(InMemory):
+class NotBack(InMemory, Rewind):
     """It says that it has gone back, and has only written the fence."""
 
     rewind_obstacle = ""
+
+    @property
+    def parts(self) -> StateParts:
+        return replace(super().parts, rewind=self)
 
     def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         return "what the newest transaction did is undone"

@@ -22,10 +22,10 @@ from deltalake.table import TableAlterer
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta import merged as delta_merged
 from state.delta.log.background import BackgroundWork
-from state.delta.scratch import FileScratch
 from state.delta.segments import background_compaction
 from state.delta.segments import table as delta_segments
 from state.delta.segments.background_compaction import BackgroundCompaction, WrittenCompaction
+from state.delta.tables.scratch import FileScratch
 from state.delta.tables.staging import FileStager
 from state.delta.upkeep.staged_orphans import StagedOrphans
 from state.delta.write import creating as delta_creating

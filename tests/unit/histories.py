@@ -80,7 +80,7 @@ class History:
             for name in COMMITTERS
         }
         for state in states.values():
-            state.set_durability("process")
+            state.parts.durability.set_durability("process")
         return states
 
     def start(self) -> None:

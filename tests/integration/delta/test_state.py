@@ -400,7 +400,7 @@ class TestEngines:
     ) -> None:
         spark.sql(f"CREATE DATABASE IF NOT EXISTS states LOCATION '{place.folder}'")
         words = opened(catalog_table("states.words"), place, properties={"team": r"the \ team's"})
-        assert DeltaTable(words._resolved.uri).metadata().configuration["team"] == r"the \ team's"
+        assert DeltaTable(words.resolved.uri).metadata().configuration["team"] == r"the \ team's"
         words.merge(place.attempt(1, 1), counts({"a": 1, None: 2}))
         rows = spark.table("states.words").select("word", "count", "txid").toArrow().to_pylist()
         assert sorted((tuple(row.values()) for row in rows), key=str) == [("a", 1, 1), (None, 2, 1)]

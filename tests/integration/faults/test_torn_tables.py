@@ -27,7 +27,7 @@ def place(tmp_path: Path) -> Place:
 
 def opened(folder: Path, layout: str, place: Place) -> DeltaMapState:
     words = DeltaMapState(folder, "word string", "count long", layout=LAYOUTS[layout])
-    words.set_aside_torn(OWNER, lambda torn: None)
+    words.parts.durability.set_aside_torn(OWNER, lambda torn: None)
     words.open(OWNER, place.txids.__getitem__)
     return words
 

@@ -9,12 +9,13 @@ which users run on their own states, too.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from transactional.core.ports.expiry import Expiry
+from transactional.core.ports.state_parts import StateParts
 from transactional.model.absent import Absent
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import ConfigError
@@ -23,13 +24,10 @@ from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
 
-    from transactional.core.ports.examining import Examined, TableAddress, TornFiles
+    from transactional.core.ports.examining import Examined, TableAddress
     from transactional.core.ports.partials import Partials
-    from transactional.core.ports.rewind_target import RewindTarget
     from transactional.core.ports.split import TaskState, WrittenPart
     from transactional.core.ports.staged import Scratch, Stager
     from transactional.model.reading import StateReader
@@ -80,6 +78,14 @@ class State(ABC):
     @abstractmethod
     def values(self) -> Schema:
         """The value columns, in order."""
+
+    @property
+    def parts(self) -> StateParts:
+        """The further abilities of the state, by default none.
+
+        A state with abilities replaces their parts in those of its base class: `replace(super().parts, rewind=self)`.
+        """
+        return StateParts()
 
     @abstractmethod
     def identity(self) -> Mapping[str, str]:
@@ -211,13 +217,6 @@ class State(ABC):
         """
         return None
 
-    def check_files(self) -> None:  # noqa: B027 - optional
-        """Raise `StoreMismatch` if the open table lacks files of its newest version. Raises `OperatingError`.
-
-        Called by a start before it raises the version; not by a rewind, which may restore missing files. By default
-        nothing is checked.
-        """
-
     def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:  # noqa: B027 - optional
         """Maintain the table between two transactions: compact, delete old files. Often does nothing.
 
@@ -240,29 +239,6 @@ class State(ABC):
 
         Called in the commit thread after the last `maintain`. Failures are logged. The next run begins unfinished
         maintenance again. Here there is none.
-        """
-
-    # --- disks of this machine, where a power failure loses what was written and not synced -------------------------
-
-    def set_durability(self, durability: str) -> None:  # noqa: B027 - optional
-        """Set how durable writes are: `disk`, or `process`, with which nothing is synced. Called before `open`."""
-
-    def unsynced(self) -> Collection[Path]:
-        """Return the files and folders to sync so that all writes are durable.
-
-        Called before the transaction commit, for all states at once. Raises `OperatingError`. By default, as in a
-        database, writes are durable at once.
-        """
-        return ()
-
-    def mark_synced(self) -> None:  # noqa: B027 - optional
-        """Record that the paths returned by `unsynced` are on disk."""
-
-    def set_aside_torn(self, owner: str, check: Callable[[TornFiles], None]) -> None:  # noqa: B027 - optional
-        """Set aside files that a power failure left half written, because of which nobody can open the table.
-
-        Called before `open`, with the same owner, by a process that leads. `check` is called before anything is set
-        aside, and may refuse that with an error. Raises `OperatingError`. By default there are no such files.
         """
 
     def set_store_id(self, store_id: str | None) -> None:  # noqa: B027 - optional
@@ -361,35 +337,3 @@ class State(ABC):
         Raises `ConfigError` if it can't be read from outside, which is the default.
         """
         raise ConfigError(f"the state of {owner}, a {type(self).__name__}, can't be read from outside")
-
-    # --- going back -------------------------------------------------------------------------------------------------
-
-    @property
-    def rewind_obstacle(self) -> str:
-        """The reason why the table can't be rewound to an earlier transaction; empty if `rewind` can do it."""
-        return f"a {type(self).__name__} keeps nothing of earlier transactions"
-
-    def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
-        """Describe in words what `rewind` would do to the table of this committer. Changes nothing; it need not be
-        open.
-
-        Raises `BeyondKept` if files that the rewind needs were deleted, `OperatingError` if the storage does not
-        respond, `ConfigError` if there is a `rewind_obstacle`.
-        """
-        raise ConfigError(f"state {self.table} can't be taken back: {self.rewind_obstacle}")
-
-    def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
-        """Take the open table back, and write `fence_id` as its version, in one write; called after `fence`.
-
-        Idempotent, also if another process with a higher fence id repeats it, whatever the table then contains. Raises
-        `Fenced` if the version is higher, `BeyondKept`, `OperatingError`, or `ConfigError` if there is a
-        `rewind_obstacle`.
-        """
-        raise ConfigError(f"state {self.table} can't be taken back: {self.rewind_obstacle}")
-
-    def retain(self, targets: Sequence[RewindTarget]) -> None:  # noqa: B027 - optional
-        """Keep the files that rewinding to any of these targets needs, and release those of earlier targets.
-
-        Called in the commit thread, for the open table. Files that are already deleted are logged. Raises
-        `OperatingError`, after which it is called again. By default maintenance deletes nothing that a rewind needs.
-        """

@@ -124,13 +124,13 @@ class CommitPhase:
 
     def _make_durable(self) -> None:
         """Sync all tables: the transaction commit that follows is durable, so everything that it refers to must be."""
-        paths = {path for state in self.states.values() for path in state.unsynced()}
+        paths = {path for state in self.states.values() for path in state.parts.durability.unsynced()}
         try:
             sync(paths)
         except OSError as error:
             raise OperatingError(f"{error.filename or 'a table'} can't be synced to its disk: {error}") from error
         for state in self.states.values():
-            state.mark_synced()
+            state.parts.durability.mark_synced()
 
     def _take_letters(self, exchange: CommitExchange) -> None:
         for letter in exchange.processed.tried_again:

@@ -110,7 +110,7 @@ def open_table(
     """
     state = component.state
     assert state is not None
-    state.set_durability(durability)
+    state.parts.durability.set_durability(durability)
     owner = owner_of(topology.id, component.id)
 
     def check(torn: TornFiles) -> None:
@@ -121,7 +121,7 @@ def open_table(
             raise _mismatch(component.id, state, store, wrong)
 
     with suppress(*([] if goes_back_to is None else [StoreMismatch])):
-        state.set_aside_torn(owner, check)
+        state.parts.durability.set_aside_torn(owner, check)
     state.set_store_id(store_id)
     state.open(owner, txid_lookup(store, topology.id, component.id))
     return state
@@ -171,7 +171,7 @@ def fence(
             txid = _table_txid(component_id, state, store, lease, has_joined=has_joined, goes_back_to=goes_back_to)
         store.record_fence(lease, component_id if has_joined else joining_of(component_id), txid)
         if goes_back_to is None:
-            state.check_files()
+            state.parts.durability.check_files()
         try:
             state.fence(lease.fence_id)
         except TableConflict:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from transactional.core.ports import State
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.errors import OperatingError
 from transactional.model.plumbing.failures import FailuresInARow
@@ -108,7 +108,7 @@ class Maintenance:
             return True
         try:
             for component, state in self._states:
-                state.retain(targets.get(component, ()))
+                state.parts.rewind.retain(targets.get(component, ()))
         except OperatingError as error:
             _log.warning("no table is maintained until what a savepoint takes is known: %s", error)
             return False

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from transactional.core.ports import Spout, State
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.core.store import CoordinatorStore, Lease, TopologyStatus
 from transactional.core.store.history import EndedHow, RunAbout, RunEnd
 from transactional.core.store.rules import COMMITTED, COMMITTERS, fingerprint_changes
@@ -92,7 +92,9 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
         tables = tuple(
             (
                 component.id,
-                state.preview_rewind(topology.id, component.id, rewind_target(store, topology.id, component.id, txid)),
+                state.parts.rewind.preview_rewind(
+                    topology.id, component.id, rewind_target(store, topology.id, component.id, txid)
+                ),
             )
             for component, state in rewindable_committers(topology, store)
         )
@@ -193,9 +195,10 @@ def rewindable_committers(topology: Topology, store: CoordinatorStore) -> list[t
         assert state is not None
         if not store.has_fence(topology.id, component.id):
             continue
-        if reason := state.rewind_obstacle:
+        if reason := state.parts.rewind.rewind_obstacle:
             raise ConfigError(
-                f"committer {component.id!r} of topology {topology.id!r} can't be taken back: {reason}. Start it "
+                f"committer {component.id!r} of topology {topology.id!r} can't be taken back: a "
+                f"{type(state).__name__} {reason}. Start it "
                 "over with another id, or with empty tables after `transactional reset`"
             )
         committers.append((component, state))
@@ -295,4 +298,4 @@ def _journal_fence(
 def _take_back(component: Component, state: State, store: CoordinatorStore, lease: Lease, txid: TxId) -> None:
     """Take one table back. The store records the fence before the table has it."""
     store.record_fence(lease, component.id, txid)
-    state.rewind(rewind_target(store, lease.topology_id, component.id, txid), lease.fence_id)
+    state.parts.rewind.rewind(rewind_target(store, lease.topology_id, component.id, txid), lease.fence_id)

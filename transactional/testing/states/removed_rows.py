@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from transactional.core.ports.expiry import Expiry, Time
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.absent import ABSENT
 from transactional.model.errors import BeyondKept, ConfigError, Fenced, ProtocolError
 from transactional.model.facts import BatchFacts
@@ -170,10 +170,10 @@ def going_back(trial: Trial) -> None:
     for fence_id in (first, repeated):
         words.state.version()
         trial.note(f"writer 1 takes the table back to transaction 2, by the fence {fence_id}")
-        words.state.rewind(target, fence_id)
+        words.state.parts.rewind.rewind(target, fence_id)
         words.check_version(fence_id)
         words.check_rows({"cat": 1, "dog": 2})
-    trial.expect_error(Fenced, lambda: words.state.rewind(target, first))
+    trial.expect_error(Fenced, lambda: words.state.parts.rewind.rewind(target, first))
     words.put(3, {"cat": 4})
     words.check_rows({"cat": 4, "dog": 2})
     words.check_rows({"cat": 1, "dog": 2}, committed=2)
@@ -191,13 +191,13 @@ def going_back_too_far(trial: Trial) -> None:
     target = _target(trial, first.txid, first.attempt_id)
     _check_can_rewind(trial, words, None)
     try:
-        words.state.preview_rewind(*_owner(), target)
+        words.state.parts.rewind.preview_rewind(*_owner(), target)
     except BeyondKept:
         words.check_rows({"cat": 4})
-        trial.expect_error(BeyondKept, lambda: words.state.rewind(target, trial.draw_attempt_id(1)))
+        trial.expect_error(BeyondKept, lambda: words.state.parts.rewind.rewind(target, trial.draw_attempt_id(1)))
         words.check_rows({"cat": 4})
     else:
-        words.state.rewind(target, trial.draw_attempt_id(1))
+        words.state.parts.rewind.rewind(target, trial.draw_attempt_id(1))
         words.check_rows({"cat": 1})
 
 
@@ -211,14 +211,16 @@ def _owner() -> tuple[str, str]:
 
 def _check_can_rewind(trial: Trial, words: Writer, target: RewindTarget | None) -> None:
     """Raise `NotOffered` if the table can't go back, after checking that both its methods refuse that."""
-    reason = words.state.rewind_obstacle
+    reason = words.state.parts.rewind.rewind_obstacle
     if not reason:
         if target is not None:
             trial.check_equal(
-                "whether preview_rewind() says something", bool(words.state.preview_rewind(*_owner(), target)), True
+                "whether preview_rewind() says something",
+                bool(words.state.parts.rewind.preview_rewind(*_owner(), target)),
+                True,
             )
         return
     any_target = target or _target(trial, 1, 1)
-    trial.expect_error(ConfigError, lambda: words.state.preview_rewind(*_owner(), any_target))
-    trial.expect_error(ConfigError, lambda: words.state.rewind(any_target, trial.draw_attempt_id(2)))
+    trial.expect_error(ConfigError, lambda: words.state.parts.rewind.preview_rewind(*_owner(), any_target))
+    trial.expect_error(ConfigError, lambda: words.state.parts.rewind.rewind(any_target, trial.draw_attempt_id(2)))
     raise NotOffered(reason)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.unit.drivers import HookedState, World
 from tests.unit.fakes import WORDS, words
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import Rewind, RewindTarget, StateParts
 from transactional.errors import StoreUnavailable
 from transactional.model.attempt import TxId
 from transactional.runtime.engine.maintenance import Maintenance
@@ -50,12 +51,16 @@ def test_a_look_that_the_store_does_not_answer_is_made_again(monkeypatch: pytest
     assert savepoints.read_changes() is None
 
 
-class Held(HookedState):
+class Held(HookedState, Rewind):
     """Notes what it is to hold, and when it is maintained."""
 
     def __init__(self, told: Callable[[], None] = lambda: None) -> None:
         super().__init__("word", "count long")
         self.calls, self.told = list[Any](), told
+
+    @property
+    def parts(self) -> StateParts:
+        return replace(super().parts, rewind=self)
 
     def retain(self, targets: Sequence[RewindTarget]) -> None:
         self.calls.append([int(target.txid) for target in targets])
@@ -70,8 +75,8 @@ def test_no_table_is_maintained_before_a_look_at_the_savepoints_was_answered(
     monkeypatch: pytest.MonkeyPatch, call: str | None
 ) -> None:
     world, held = with_savepoint(), Held()
-    for name in ("retain", "maintain"):
-        monkeypatch.setattr(HookedState, name, getattr(held, name), raising=False)
+    monkeypatch.setattr(Rewind, "retain", lambda _, targets: held.retain(targets))
+    monkeypatch.setattr(HookedState, "maintain", held.maintain, raising=False)
     if call is not None:
         away_once(monkeypatch, world.store, call)
     assert world.run(world.topology(words([[*part, ("cat",)] for part in WORDS]))).transactions == 1

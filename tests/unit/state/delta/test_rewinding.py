@@ -11,7 +11,7 @@ from state.delta.log.log import commit_path
 from state.delta.rewinding import TableHistory, find_restorable_version, find_retained_parts
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, counts
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.errors import BeyondKept
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
@@ -71,7 +71,7 @@ def test_a_transaction_whose_files_are_deleted_is_out_of_reach_unless_it_is_held
     """Before anything is touched; the message says how far back the table can go."""
     versions = [count(words, txid) for txid in (1, 2, 3)]
     DeltaTable(words.location.uri).alter.set_table_properties({RETENTION: "interval 0 seconds"})
-    words.retain([target(1)] if is_held else [])
+    words.parts.rewind.retain([target(1)] if is_held else [])
     vacuum(words)
     history = TableHistory(words.location, OWNER, DeltaTable(words.location.uri).version())
     if is_held:

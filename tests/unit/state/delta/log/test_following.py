@@ -17,7 +17,7 @@ from state.delta.segments.log_layout import LogLayout
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from transactional.core.ports import Partials
-from transactional.core.ports.rewind_target import RewindTarget
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.names import compaction_of
@@ -94,7 +94,7 @@ class History:
             return
         self.txid -= 1
         target = RewindTarget(TxId(self.txid), AttemptId(before[-1]), self.attempts.get)
-        self.state.rewind(target, self.next_id(self.txid))
+        self.state.parts.rewind.rewind(target, self.next_id(self.txid))
 
 
 @pytest.mark.sampled(4)

@@ -98,7 +98,7 @@ def test_a_start_sets_a_checkpoint_aside_that_only_looks_whole(place: Place) -> 
     counted(words, place, 1, HURT_AFTER)
     corrupt_checkpoints(place.folder / "t" / "_delta_log")
     again = CommittedMapState(place.folder / "t", "word string", "count long")
-    again.set_aside_torn(OWNER, lambda torn: None)
+    again.parts.durability.set_aside_torn(OWNER, lambda torn: None)
     again.open(OWNER, place.txids.__getitem__)
     assert content(again)["dog"] == HURT_AFTER
 

@@ -1,7 +1,7 @@
-"""`FileScratch`: what tasks of an attempt leave for later steps, as files in the folder of a table.
+"""`FileScratch`: files in the folder of a table with which tasks of an attempt pass data to later steps.
 
-They lie beside the table's staged files and are named alike, so the upkeep that deletes those that nobody commits any
-more deletes these as well. Nothing of them is ever part of the table.
+The files lie beside the table's staged files and are named alike, so the maintenance that deletes orphaned staged files
+deletes them as well. They are never part of the table.
 """
 
 from __future__ import annotations
@@ -18,58 +18,60 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import OperatingError
 
 SCRATCH_BYTES = 1024 * 1024
-"""What a task leaves goes through the driver up to this size. A file here is not synced, so it costs less than one that
-is staged; and Spark sends larger results by a detour, and piles them up in the driver's JVM."""
+"""The size up to which data of a task passes through the driver. A file here is not synced, so it costs less than a
+staged one. Spark sends larger results by a detour, and collects them in the driver's JVM."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileScratch:
-    """Where tasks leave something for later steps, beside the staged files of a table: those that are of no use any
-    more are known by their names, as theirs are."""
+    """A folder in which tasks store data for later steps, beside the staged files of a table.
+
+    Orphaned files are recognized by their names, as orphaned staged files are.
+    """
 
     folder: Path
     owner: str
     bytes_min: int = SCRATCH_BYTES
 
     def is_large_enough(self, size_bytes: int, tasks: int) -> bool:
-        """As for aggregates."""
+        """Return whether data of this size belongs in a file, by the rule for staged aggregates."""
         return size_bytes > min(self.bytes_min, DRIVER_BYTES_MAX // max(1, tasks))
 
     def write(self, attempt: TransactionAttempt, parts: Sequence[bytes]) -> list[StagedBytes]:
         """Write parts, one after the other, to a file of a new name. Raises `OperatingError`."""
         name = staged_name(self.owner, attempt, "tuples")
-        path, written, start = self.folder / name, list[StagedBytes](), 0
+        path, stored_parts, start = self.folder / name, list[StagedBytes](), 0
         try:
             path.parent.mkdir(exist_ok=True)
             with path.open("xb") as file:
                 for part in parts:
                     file.write(part)
-                    written.append(StagedBytes(name, start, len(part)))
+                    stored_parts.append(StagedBytes(name, start, len(part)))
                     start += len(part)
         except OSError as error:
             if not isinstance(error, FileExistsError):
                 with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)
             raise unwritten(self.folder, error, "what a task has for a later step") from error
-        return written
+        return stored_parts
 
     def read(self, part: StagedBytes) -> bytes:
-        """What was written. Raises `OperatingError` if it is not there as it was."""
+        """Return the bytes of a part. Raises `OperatingError` if the file no longer has all of them."""
         try:
             with (self.folder / part.path).open("rb") as file:
                 file.seek(part.start)
-                found = file.read(part.size_bytes)
+                content = file.read(part.size_bytes)
         except OSError as error:
             raise OperatingError(
                 f"what a task has left in {self.folder / part.path} for a later step can't be read on "
                 f"{socket.gethostname()}: {error.strerror}; every executor and the driver must see the same folder"
             ) from error
-        if len(found) != part.size_bytes:
+        if len(content) != part.size_bytes:
             raise OperatingError(
-                f"{self.folder / part.path} on {socket.gethostname()} has {len(found)} bytes at {part.start} where a "
+                f"{self.folder / part.path} on {socket.gethostname()} has {len(content)} bytes at {part.start} where a "
                 f"task has written {part.size_bytes}; the attempt has to be repeated"
             )
-        return found
+        return content
 
     def remove(self, parts: Sequence[StagedBytes]) -> None:
         """Delete the files of these parts. What can't be deleted is left to the upkeep of the table."""

@@ -1,0 +1,107 @@
+"""The parts of a state: what it can do besides holding the rows of a committer.
+
+Each part is a class of a few methods, whose defaults are those of a state without the ability, so the engine never has
+to look for a method. A state that has an ability overrides its part, as a class of its own or as one of its bases, and
+names it in `State.parts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transactional.core.ports.examining import TornFiles
+
+
+@dataclass(frozen=True, slots=True)
+class RewindTarget:
+    """The transaction that a table is taken back to, and the attempt that committed it.
+
+    `attempt_id` is None if `txid` is 0, the beginning. `txid_of` returns the transaction of an attempt that has written
+    the table, or None if the store does not know the attempt. The table of a committer that joined after `txid` goes
+    back to its contents before its first transaction.
+    """
+
+    txid: TxId
+    attempt_id: AttemptId | None
+    txid_of: Callable[[AttemptId], TxId | None]
+
+
+class Durability:
+    """What a power failure does to writes, on disks of this machine. By default, as in a database, nothing."""
+
+    def set_durability(self, durability: str) -> None:
+        """Set how durable writes are: `disk`, or `process`, with which nothing is synced. Called before `open`."""
+
+    def unsynced(self) -> Collection[Path]:
+        """Return the files and folders to sync so that all writes are durable.
+
+        Called before the transaction commit, for all states at once. Raises `OperatingError`.
+        """
+        return ()
+
+    def mark_synced(self) -> None:
+        """Record that the paths returned by `unsynced` are on disk."""
+
+    def set_aside_torn(self, owner: str, check: Callable[[TornFiles], None]) -> None:
+        """Set aside files that a power failure left half written, because of which nobody can open the table.
+
+        Called before `open`, with the same owner, by a process that leads. `check` is called before anything is set
+        aside, and may refuse that with an error. Raises `OperatingError`.
+        """
+
+    def check_files(self) -> None:
+        """Raise `StoreMismatch` if the open table lacks files of its newest version. Raises `OperatingError`.
+
+        Called by a start before it raises the version; not by a rewind, which may restore missing files.
+        """
+
+
+class Rewind:
+    """The way back to an earlier transaction. By default there is none."""
+
+    @property
+    def rewind_obstacle(self) -> str:
+        """The reason why a table can't be rewound to an earlier transaction, said of its state; empty if `rewind` can
+        do it."""
+        return "keeps nothing of earlier transactions"
+
+    def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
+        """Describe in words what `rewind` would do to the table of this committer. Changes nothing; it need not be
+        open.
+
+        Raises `BeyondKept` if files that the rewind needs were deleted, `OperatingError` if the storage does not
+        respond, `ConfigError` if there is a `rewind_obstacle`.
+        """
+        raise ConfigError(f"the state {self.rewind_obstacle}: it can't be taken back")
+
+    def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
+        """Take the open table back, and write `fence_id` as its version, in one write; called after `fence`.
+
+        Idempotent, also if another process with a higher fence id repeats it, whatever the table then contains. Raises
+        `Fenced` if the version is higher, `BeyondKept`, `OperatingError`, or `ConfigError` if there is a
+        `rewind_obstacle`.
+        """
+        raise ConfigError(f"the state {self.rewind_obstacle}: it can't be taken back")
+
+    def retain(self, targets: Sequence[RewindTarget]) -> None:
+        """Keep the files that rewinding to any of these targets needs, and release those of earlier targets.
+
+        Called in the commit thread, for the open table. Files that are already deleted are logged. Raises
+        `OperatingError`, after which it is called again. By default maintenance deletes nothing that a rewind needs.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class StateParts:
+    """The parts of a state. Each part that is not given is that of a state without the ability."""
+
+    durability: Durability = field(default_factory=Durability)
+    rewind: Rewind = field(default_factory=Rewind)
