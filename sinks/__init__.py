@@ -6,14 +6,16 @@ from transactional.model.plumbing.lazy import lazy_names
 
 if TYPE_CHECKING:
     from sinks.delta.sink import DeltaSink
+    from sinks.kafka.avro_value import AvroValue
     from sinks.kafka.json_value import JsonValue
     from sinks.kafka.sink import KafkaSink
     from transactional.core.ports.sinks import Sink
 
-__all__ = ["DeltaSink", "JsonValue", "KafkaSink", "Sink"]
+__all__ = ["AvroValue", "DeltaSink", "JsonValue", "KafkaSink", "Sink"]
 
 _HOMES: Final = {
     "sinks.delta.sink": "DeltaSink",
+    "sinks.kafka.avro_value": "AvroValue",
     "sinks.kafka.json_value": "JsonValue",
     "sinks.kafka.sink": "KafkaSink",
     "transactional.core.ports.sinks": "Sink",

@@ -202,6 +202,7 @@ PAGES = {
         (
             "sinks.kafka.sink.KafkaSink",
             "sinks.kafka.json_value.JsonValue",
+            "sinks.kafka.avro_value.AvroValue",
             "sinks.delta.sink.DeltaSink",
             "transactional.core.ports.Sink",
         ),

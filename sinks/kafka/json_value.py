@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from sinks.kafka.avro_bytes import compact
 from transactional.model.errors import SchemaMismatch
 from transactional.model.schema import Schema
 
@@ -79,10 +80,12 @@ def _texts(column: pa.Array) -> _Texts:
         texts = _objects([field.name for field in type_], column.flatten(), len(column))
         return _where_valid(column, texts)
     if pa.types.is_map(type_):
+        column = compact(column)
         keys = [text if text.startswith('"') else _QUOTE(text) for text in map(str, _texts(column.keys))]
         members = [f"{key}:{text or 'null'}" for key, text in zip(keys, _texts(column.items), strict=True)]
         return _joined(column, members, "{}")
     if pa.types.is_list(type_):
+        column = compact(column)
         return _joined(column, [text or "null" for text in _texts(column.values)], "[]")
     if pa.types.is_float32(type_):  # as a text it has its own digits, not those of the next double
         return _scalar_texts(column.cast(pa.string()), lambda text: _number(float(text)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import AdminClient
 
+from sinks.kafka.avro_value import AvroValue
 from sinks.kafka.connection import TRANSACTION_TIMEOUT_MS, Option, SinkConnection
 from sinks.kafka.control import ControlTopic
 from sinks.kafka.json_value import JsonValue
@@ -24,12 +26,12 @@ if TYPE_CHECKING:
 class KafkaSink(Sink):
     """A sink for a Kafka topic, which has to exist.
 
-    `value` is a `JsonValue`, or the name of a text or binary field that is sent as it is, whose NULL is a tombstone;
-    `key` is the name of a field, None for records without keys. Records with equal keys go to one partition, the one
-    that Java's clients choose, unless the field `partition` has a number. They are in order if the stream is grouped by
-    the key. `headers` are text or binary fields by name; each record has the headers `txid` and `attempt` besides. A
-    tuple whose record the topic would refuse is a bad tuple. `options` are librdkafka's. Readers see what is published
-    with `isolation.level=read_committed`.
+    `value` is a `JsonValue`, an `AvroValue`, or the name of a text or binary field that is sent as it is, whose NULL is
+    a tombstone; `key` is the name of a field, None for records without keys. Records with equal keys go to one
+    partition, the one that Java's clients choose, unless the field `partition` has a number. They are in order if the
+    stream is grouped by the key. `headers` are text or binary fields by name; each record has the headers `txid` and
+    `attempt` besides. A tuple whose record the topic would refuse is a bad tuple. `options` are librdkafka's. Readers
+    see what is published with `isolation.level=read_committed`.
     """
 
     kind = "kafka sink"
@@ -40,7 +42,7 @@ class KafkaSink(Sink):
         topic: str,
         *,
         key: str | None = None,
-        value: JsonValue | str = JsonValue(),  # noqa: B008 - it is immutable
+        value: JsonValue | AvroValue | str = JsonValue(),  # noqa: B008 - it is immutable
         headers: Mapping[str, str] | None = None,
         partition: str | None = None,
         options: Mapping[str, Option] | None = None,
@@ -51,7 +53,7 @@ class KafkaSink(Sink):
         self.topic = topic
         self.form = RecordForm(
             None if key is None else FieldBytes(key, KEY),
-            FieldBytes(value, VALUE) if isinstance(value, str) else value,
+            FieldBytes(value, VALUE) if isinstance(value, str) else copy(value),
             {name: FieldBytes(field, HEADER.strip()) for name, field in (headers or {}).items()},
             partition,
         )
@@ -82,6 +84,8 @@ class KafkaSink(Sink):
         admin = self._admin()
         self._cluster_id = cluster_id(admin, self.connection)
         self._limits = read_limits(admin, self.connection, self.topic)
+        if isinstance(self.form.value_part, AvroValue):
+            self.form.value_part.prepare(self.topic)
 
     def identity(self) -> Mapping[str, Any]:
         return {"kind": self.kind, "cluster": self._cluster_id, "topic": self.topic, **self.form.identity()}

@@ -94,6 +94,19 @@ class Registry:
             memory.schemas[schema_id] = schema
         return schema
 
+    def register(self, subject: str, schema: str) -> int:
+        """Register an Avro schema under a subject unless it is registered, and return its id.
+
+        Raises `SourceUnavailable`, and `ConfigError` if the registry refuses it, as one that is not compatible.
+        """
+        answer = self.connection.post(f"subjects/{quote(subject, safe='')}/versions", {"schema": schema})
+        try:
+            return int(answer["id"])
+        except (KeyError, TypeError, ValueError):
+            raise SourceUnavailable(
+                f"{self.connection.urls[0]} answers as no schema registry: {answer!r:.100}"
+            ) from None
+
     def _request_for_a_while(self, ids: Iterable[SchemaId]) -> dict[SchemaId, RegisteredSchema | None]:
         """Request schemas, unknown ones again until `unknown_id_wait_ms` is over, counted from when this process first
         missed an id, so that an attempt which times out meanwhile is not for nothing."""

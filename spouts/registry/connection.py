@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -21,6 +22,9 @@ _PAUSE_S, _PAUSE_MAX_S = 0.05, 1.0
 _ANSWER_BYTES_MAX = 64 * 2**20
 _NOT_FOUND = 404
 _REFUSED = (401, 403)
+_WRONG = (400, 409, 422)
+"""A document that is refused: it is incompatible with earlier ones, or no schema."""
+_MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,16 @@ class RegistryConnection:
         Raises `SourceUnavailable` if no address gives an answer within `timeout_ms`, `ConfigError` for credentials that
         are refused.
         """
+        return self._request(path, None)
+
+    def post(self, path: str, document: Mapping[str, Any]) -> Any:
+        """Send a document, and return the answer, parsed. Raises as `get`, and `ConfigError` if it is refused."""
+        answer = self._request(path, json.dumps(document).encode())
+        if answer is None:
+            raise ConfigError(f"the schema registry at {self.urls[0]} has no {path}: check its URL")
+        return answer
+
+    def _request(self, path: str, content: bytes | None) -> Any | None:
         deadline, pause_s = time.monotonic() + self.timeout_ms / 1000, _PAUSE_S
         reason = ""
         while True:
@@ -48,7 +62,7 @@ class RegistryConnection:
                     len(self.urls) - number
                 )  # one that never answers leaves time for others
                 try:
-                    return self._answer(f"{url}/{path}", now_s + share_s)
+                    return self._answer(f"{url}/{path}", now_s + share_s, content)
                 except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
                     reason = f"{url}: {self._reason(error)}"
             if time.monotonic() + pause_s >= deadline:
@@ -59,8 +73,9 @@ class RegistryConnection:
             threading.Event().wait(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
-    def _answer(self, url: str, deadline: float) -> Any | None:
-        request = urllib.request.Request(url, headers={"Accept": "application/vnd.schemaregistry.v1+json"})
+    def _answer(self, url: str, deadline: float, content: bytes | None) -> Any | None:
+        headers = {"Accept": _MEDIA_TYPE} if content is None else {"Accept": _MEDIA_TYPE, "Content-Type": _MEDIA_TYPE}
+        request = urllib.request.Request(url, data=content, headers=headers)
         if self.authorization:
             # Not sent on to where a redirection leads.
             request.add_unredirected_header("Authorization", self.authorization)
@@ -76,6 +91,11 @@ class RegistryConnection:
                 if error.code in _REFUSED:
                     raise ConfigError(
                         f"the schema registry at {url} refuses the credentials (HTTP {error.code}): check auth or token"
+                    ) from None
+                if content is not None and error.code in _WRONG:
+                    reason = error.read(1_000).decode(errors="replace")
+                    raise ConfigError(
+                        f"the schema registry refuses what {url} got (HTTP {error.code}): {reason}"
                     ) from None
                 raise
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sinks import AvroValue, KafkaSink
 from spouts import AvroTranslator, Registry
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout
 from spouts.kafka_admin import produce
@@ -21,12 +22,14 @@ from tests.integration.kafka_topics import BOTH, new_topic
 from tests.unit.poisoned import try_again
 from tests.unit.spouts.avro.drawing import written
 from transactional import TransactionalTopologyBuilder, run_topology
+from transactional.errors import ConfigError
 from transactional.model.aggregates.columns import Aggregate, Count, Max, Sum
 from transactional.runtime.engine.letter_spout import all_letters
 from transactional.topology.topology import Topology
 
 pytestmark = [pytest.mark.kafka, pytest.mark.registry]
 
+READ = "carrier string, delay long"
 CARRIER: dict[str, Any] = {"name": "carrier", "type": "string"}
 GATE: dict[str, Any] = {"name": "gate", "type": ["null", "string"], "default": None}
 WRITERS: Mapping[str, Sequence[dict[str, Any]]] = {
@@ -121,6 +124,30 @@ def test_a_writers_schema_moves_while_the_topology_runs(departures: Departures) 
     assert departures.rows() == [{"carrier": "AA", "count": 4, "delay": 5 + 1 + 2**40}]
     [error] = departures.errors()
     assert "delay: it is a string in the record's schema, which can't be read as long; it is" in error
+
+
+def test_a_sink_forwards_as_avro_what_our_spout_reads_unless_the_registry_refuses_it(departures: Departures) -> None:
+    """The second topology reads what the first one has published."""
+    departures.write("first", "with one more")
+    source, target = departures.topic, new_topic(departures.bootstrap)
+    registry = Registry(departures.registry.url, timeout_ms=1_000)
+
+    def forward(default: str | None, subject: str | None = None) -> None:
+        fields = [CARRIER, {"name": "delay", "type": ["null", "long"], "default": default}]
+        schema = json.dumps({"type": "record", "name": "Departure", "fields": fields})
+        spout = OpaqueKafkaSpout(departures.bootstrap, [source], translator=AvroTranslator(registry, READ))
+        builder = TransactionalTopologyBuilder(f"forward-{target}", "departures", spout)
+        value = AvroValue(schema, registry, subject=subject)
+        builder.set_sink("alerts", KafkaSink(departures.bootstrap, target, value=value)).shuffle_grouping("departures")
+        store = f"sqlite:///{departures.folder}/forward.db"
+        run_topology(builder.build(), store=store, master="none", config={"stop_when_drained": True})
+
+    forward(None)
+    with pytest.raises(ConfigError, match=r"the schema registry refuses what .* got"):
+        forward("no number", subject=f"{target}-wrong")
+    departures.topic = target
+    assert departures.run(READ, delay=Sum("delay"), processing="auto") == 0
+    assert departures.rows() == [{"carrier": "AA", "count": 2, "delay": 5 + 1}]
 
 
 def test_a_reader_with_one_more_field_adds_a_column_at_its_next_start(departures: Departures) -> None:

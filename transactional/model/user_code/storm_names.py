@@ -126,7 +126,7 @@ STORM_CLASSES: Final[Mapping[str, str]] = {
         ("RecordTranslator", "SimpleRecordTranslator", "Scheme"), _import_statement("spouts", "SimpleTranslator")
     ),
     "ByTopicRecordTranslator": _import_statement("spouts", "ByTopicTranslator"),
-    **dict.fromkeys(("KafkaBolt", "TridentKafkaState"), "nothing: there is no sink for Kafka; send from a RichBolt"),
+    **dict.fromkeys(("KafkaBolt", "TridentKafkaState", "TridentKafkaStateUpdater"), "KafkaSink, from sinks"),
     # Trident
     "TridentTopology": _import_statement(_TRIDENT, "TridentTopology"),
     **dict.fromkeys(
