@@ -85,12 +85,12 @@ class AvroCompiler:
         return encoders
 
     def _union(self, branches: Sequence[Any], arrow: pa.DataType, path: str) -> Encoder:
-        others = [branch for branch in branches if branch != _NULL]
-        if len(others) != 1 or len(branches) > 2:
+        typed = [branch for branch in branches if branch != _NULL]
+        if len(typed) != 1 or len(branches) > 2:
             raise ConfigError(
                 f"{self.used_by}: field {path!r} is a union of {branches}; one type and null can be encoded"
             )
-        prefix, encoder = encode_long(branches.index(others[0])), self.compile(others[0], arrow, path)
+        prefix, encoder = encode_long(branches.index(typed[0])), self.compile(typed[0], arrow, path)
         null = encode_long(branches.index(_NULL)) if _NULL in branches else None
 
         def encode(column: pa.Array) -> list[bytes]:
@@ -108,7 +108,7 @@ class AvroCompiler:
         if pa.types.is_timestamp(arrow):
             return _times(logical) if kind == "long" and "timestamp-" in logical else None
         if pa.types.is_date(arrow):
-            return _each(encode_long, pa.int32()) if (kind, logical) == ("int", "date") else None
+            return _scalars(encode_long, pa.int32()) if (kind, logical) == ("int", "date") else None
         if kind == "record" and pa.types.is_struct(arrow):
             return _records(
                 self.record(declaration, {child.name: child.type for child in arrow}, f"{path}."), declaration
@@ -126,15 +126,15 @@ def _scalar_encoder(declaration: Mapping[str, Any], arrow: pa.DataType, path: st
     if kind == "int" and pa.types.is_integer(arrow):
         return _ints(path)
     if kind == "long" and pa.types.is_integer(arrow):
-        return _each(encode_long)
+        return _scalars(encode_long)
     if kind == "float" and pa.types.is_float32(arrow):
-        return _each(struct.Struct("<f").pack)
+        return _scalars(struct.Struct("<f").pack)
     if kind == "double" and (pa.types.is_floating(arrow) or pa.types.is_integer(arrow)):
-        return _each(struct.Struct("<d").pack)
+        return _scalars(struct.Struct("<d").pack)
     if kind == "boolean" and pa.types.is_boolean(arrow):
-        return _each(lambda flag: b"\1" if flag else b"\0")
+        return _scalars(lambda flag: b"\1" if flag else b"\0")
     if (kind == "string" and is_text) or (kind == "bytes" and (is_binary or is_text)):
-        return _each(encode_bytes, pa.binary())
+        return _scalars(encode_bytes, pa.binary())
     if kind == "enum" and is_text:
         symbols = {symbol: encode_long(number) for number, symbol in enumerate(declaration["symbols"])}
         return _symbols(symbols, path)
@@ -152,7 +152,7 @@ def _without_nulls(encoder: Encoder, path: str) -> Encoder:
     return encode
 
 
-def _each(encode_scalar: Callable[[Any], bytes], cast_to: pa.DataType | None = None) -> Encoder:
+def _scalars(encode_scalar: Callable[[Any], bytes], cast_to: pa.DataType | None = None) -> Encoder:
     def encode(column: pa.Array) -> list[bytes]:
         scalars = (column if cast_to is None else column.cast(cast_to)).to_pylist()
         return [encode_scalar(scalar) for scalar in scalars]
@@ -166,7 +166,7 @@ def _ints(path: str) -> Encoder:
             raise SchemaMismatch(f"field {path!r} is {number}, and its Avro type is int")
         return encode_long(number)
 
-    return _each(encode_int)
+    return _scalars(encode_int)
 
 
 def _symbols(symbols: Mapping[str, bytes], path: str) -> Encoder:
@@ -175,7 +175,7 @@ def _symbols(symbols: Mapping[str, bytes], path: str) -> Encoder:
             raise SchemaMismatch(f"field {path!r} is {text!r:.50}, which its Avro enum does not have")
         return symbols[text]
 
-    return _each(encode_symbol)
+    return _scalars(encode_symbol)
 
 
 def _fixed(size: int, path: str) -> Encoder:
@@ -184,7 +184,7 @@ def _fixed(size: int, path: str) -> Encoder:
             raise SchemaMismatch(f"field {path!r} has {len(content)} bytes, and its Avro type is fixed with {size}")
         return content
 
-    return _each(encode_fixed)
+    return _scalars(encode_fixed)
 
 
 def _times(logical: str) -> Encoder:
@@ -212,7 +212,7 @@ def _decimals(declaration: Mapping[str, Any], arrow: pa.DataType, path: str) -> 
             )
         return unscaled.to_bytes(size, "big", signed=True)
 
-    return _each(encode_decimal)
+    return _scalars(encode_decimal)
 
 
 def _records(encoders: Sequence[Encoder], declaration: Mapping[str, Any]) -> Encoder:
@@ -236,7 +236,7 @@ def _arrays(encoder: Encoder) -> Encoder:
 def _maps(encoder: Encoder) -> Encoder:
     def encode(column: pa.MapArray) -> list[bytes]:
         column = compact(column)
-        keys = _each(encode_bytes, pa.binary())(column.keys)
+        keys = _scalars(encode_bytes, pa.binary())(column.keys)
         return _blocks(
             column.offsets, [key + content for key, content in zip(keys, encoder(column.items), strict=True)]
         )

@@ -126,7 +126,9 @@ STORM_CLASSES: Final[Mapping[str, str]] = {
         ("RecordTranslator", "SimpleRecordTranslator", "Scheme"), _import_statement("spouts", "SimpleTranslator")
     ),
     "ByTopicRecordTranslator": _import_statement("spouts", "ByTopicTranslator"),
-    **dict.fromkeys(("KafkaBolt", "TridentKafkaState", "TridentKafkaStateUpdater"), "KafkaSink, from sinks"),
+    **dict.fromkeys(
+        ("KafkaBolt", "TridentKafkaState", "TridentKafkaStateUpdater"), _import_statement("sinks", "KafkaSink")
+    ),
     # Trident
     "TridentTopology": _import_statement(_TRIDENT, "TridentTopology"),
     **dict.fromkeys(
