@@ -127,7 +127,7 @@ def _step_by_step(table: Table, times: dict[str, list[float]]) -> None:
         "fence": table.state.version,
         "unique": lambda: check_unique(rows, ("key",), "t"),
         "delta_commit": lambda: handle.apply(TableWrite(attempt, rows, combine)),
-        "upkeep": lambda: handle.maintain(attempt.txid, lambda: True),
+        "upkeep": lambda: handle.upkeep.maintain(attempt.txid, lambda: True),
     }
     for name, work in steps.items():
         before = perf_counter()

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from state.delta.open_table import OpenTable
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.writing.layout import Layout
 from transactional.core.ports import Partials
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
@@ -47,7 +47,7 @@ class TimedState(DeltaMapState):
         self.upkeep.append((perf_counter() - written) * 1e3)
 
     @property
-    def handle(self) -> Layout:
+    def handle(self) -> OpenTable:
         """The open table."""
         return self._open_table
 

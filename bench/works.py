@@ -18,7 +18,7 @@ from bench.workload import Workload
 from examples.opaque_kafka_count import parse_flight
 from examples.transactional_words import Bucketize, KeyedCountUpdater
 from state import DeltaMapState
-from state.delta.writing.layout import Layout
+from state.delta.open_table import OpenTable
 from transactional import TransactionalTopologyBuilder
 from transactional.bolts import Tuple
 from transactional.model.attempt import AttemptId
@@ -33,7 +33,7 @@ _FLIGHT = "carrier string"
 class FarMapState(DeltaMapState):
     """A state whose table is on this machine's disk and answers as if it were far away."""
 
-    def _confirm(self, attempt_id: AttemptId, write: Callable[[Layout], None]) -> None:
+    def _confirm(self, attempt_id: AttemptId, write: Callable[[OpenTable], None]) -> None:
         Event().wait(FAR_MS / 1000)
         super()._confirm(attempt_id, write)
 

@@ -16,13 +16,16 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.log.log import check_entries, is_there
 from state.delta.log.torn import describe_without, find_torn_files, set_aside
-from state.delta.merged import MergedTable, Turn
+from state.delta.open_table import OpenTable, Turn, open_merged, open_segments
+from state.delta.read.merged_reader import MergedReader
+from state.delta.read.segment_reader import SegmentReader
+from state.delta.read.table_reader import TableReader
 from state.delta.segments.log_layout import LogLayout, SegmentColumns
-from state.delta.segments.table import SegmentsTable
 from state.delta.tables.table import DeltaLocation, check_version, features_used, load_table, properties_of
 from state.delta.write.creating import create_table
+from state.delta.write.segments import LogWriter
 from state.delta.write.snapshot import LoadedTable
-from state.delta.writing.layout import Layout
+from state.delta.write.touched_files import Footers
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from transactional.core.ports import TornFiles
@@ -33,6 +36,8 @@ from transactional.model.names import DELETES_FEATURE, EXPIRES_PROPERTY, OWNER_P
 from transactional.model.schema import Schema
 
 _log = logging.getLogger(__name__)
+MERGED_ROWS_TARGET = 1_000_000
+"""Number of rows above which the log layout is recommended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +53,16 @@ class TableRequest:
     properties: Mapping[str, str] = field(default_factory=dict)
     store_id: str | None = None
 
-    def loaded(self, *, as_segments: bool) -> LoadedTable:
-        """The newest version of the table that is there."""
+    def load(self, *, as_segments: bool) -> LoadedTable:
+        """Load the newest version of the existing table."""
         return LoadedTable(self.location, self.owner, segment_columns(self.columns) if as_segments else self.columns)
 
-    def segments(self) -> SegmentsTable:
-        """The table that is there, in the log layout."""
-        return SegmentsTable(self.loaded(as_segments=True), self.state, self.compaction)
+    def open_segments(self) -> OpenTable:
+        """Open the existing table in the log layout."""
+        return open_segments(self.load(as_segments=True), self.state, self.compaction)
 
 
-def open_table(request: TableRequest, turn: Turn | None = None) -> Layout:
+def open_table(request: TableRequest, turn: Turn | None = None) -> OpenTable:
     """Open the table, or create it, in its layout. Raises `SchemaMismatch` for one of another shape.
 
     One in the merge layout that is to have the log layout is turned by `turn`, with its first new transaction.
@@ -70,15 +75,25 @@ def open_table(request: TableRequest, turn: Turn | None = None) -> Layout:
     if stored is None:
         create(request)
     if stored or (stored is None and request.compaction is not None):
-        table: Layout = request.segments()
+        table = request.open_segments()
         table.loaded.check()
         return table
-    turns = turn if request.compaction is not None else None
-    merged = MergedTable(request.loaded(as_segments=False), request.state, turns)
-    merged.loaded.check()
+    turn = turn if request.compaction is not None else None
+    table = open_merged(request.load(as_segments=False), request.state, turn)
+    table.loaded.check()
     if request.layout == "auto":
-        merged.warn_when_large()
-    return merged
+        _warn_when_large(table.loaded, request.state)
+    return table
+
+
+def _warn_when_large(table: LoadedTable, state: str) -> None:
+    """Log that a large table is better in the log layout."""
+    if (rows := table.row_count()) > MERGED_ROWS_TARGET:
+        _log.warning(
+            "state %s has %d rows, and a merge rewrites every file that has a key of the batch; layout='log' "
+            "writes what changes only, and shows readers one row per key through a view",
+            *(state, rows),
+        )
 
 
 def create(request: TableRequest) -> None:
@@ -98,21 +113,23 @@ def shape_of(request: TableRequest) -> tuple[StateColumns, str]:
 
 
 def turned(
-    request: TableRequest, merged: Layout, version: AttemptId | None, newest: TxId, combine: Mapping[str, str]
-) -> Layout:
-    """A table of the merge layout that stands at a committed transaction, in the log layout. Raises `WriteRefused`."""
-    table = request.segments()
+    request: TableRequest, merged: OpenTable, version: AttemptId | None, newest: TxId, combine: Mapping[str, str]
+) -> OpenTable:
+    """Turn a table in the merge layout, as of a committed transaction, into the log layout. Raises `WriteRefused`."""
+    table = request.open_segments()
+    assert isinstance(table.writer, LogWriter)
     if merged.loaded.disk.is_kept:
         table.loaded.keep_durable()
     if table.loaded.delta_version != merged.loaded.delta_version:
         raise WriteRefused("the table has moved since its version was read", is_conflict=True)
     # Before the rows are segments: whoever reads them has to know how they are combined.
-    table.settle_combine(combine)
-    table.adopt_merged(version, newest)
+    table.writer.settle_combine(combine)
+    table.writer.adopt_merged(version, newest)
+    table.upkeep.retained = merged.upkeep.retained
     return table
 
 
-def open_to_read(location: DeltaLocation, owner: str, columns: StateColumns) -> Layout:
+def open_to_read(location: DeltaLocation, owner: str, columns: StateColumns) -> TableReader:
     """Open the table of a state for a reader, which never writes to it.
 
     The table's own properties say whether keys are deleted or expire. The owner is not checked: `owner` says whose
@@ -133,10 +150,10 @@ def open_to_read(location: DeltaLocation, owner: str, columns: StateColumns) -> 
         loaded = LoadedTable(location, owner, segment_columns(columns), snapshot)
         loaded.follows = True
         loaded.watch_for_replacement()
-        return SegmentsTable(loaded, str(location))
+        return SegmentReader(loaded)
     loaded = LoadedTable(location, owner, columns, snapshot)
     loaded.watch_for_replacement()
-    return MergedTable(loaded, str(location))
+    return MergedReader(loaded, Footers(loaded.storage, columns))
 
 
 def segment_columns(columns: StateColumns) -> SegmentColumns:

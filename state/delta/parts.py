@@ -9,9 +9,9 @@ from pathlib import Path
 from deltalake.exceptions import DeltaError
 
 from state.delta.log.live_files import check_live_files
+from state.delta.open_table import OpenTable
 from state.delta.opening import mend_torn_log
 from state.delta.tables.table import DeltaLocation, unreadable
-from state.delta.writing.layout import Layout
 from state.table_state import TableState
 from transactional.core.ports import TornFiles
 from transactional.core.ports.state_parts import Durability, Rewind, RewindTarget
@@ -19,7 +19,7 @@ from transactional.model.attempt import AttemptId
 from transactional.model.names import owner_of
 
 
-class DeltaState(TableState[Layout]):
+class DeltaState(TableState[OpenTable]):
     """A state in a Delta table, as its parts see it. `resolved` is the table's path or URI once a name is looked up."""
 
     location: DeltaLocation
@@ -50,7 +50,7 @@ class DeltaDurability(Durability):
         """Raise `StoreMismatch` for a data file that is missing or has another size."""
         table = self.state._open_table
         try:
-            check_live_files(self.state.resolved, table.loaded.snapshot)
+            check_live_files(self.state.resolved, table.loaded.engine)
         except (DeltaError, OSError) as error:
             raise unreadable(self.state.resolved, error) from None
 
@@ -84,4 +84,4 @@ class DeltaRewind(Rewind):
         from state.delta.rewinding import find_retained_parts
 
         table = self.state._open_table
-        table.retained = find_retained_parts(table.loaded, targets)
+        table.upkeep.retained = find_retained_parts(table.loaded, targets)

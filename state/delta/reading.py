@@ -11,9 +11,9 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.log.entries import log_files
 from state.delta.log.log import UNREADABLE, check_entries, commit_path
+from state.delta.read.table_reader import TableReader
 from state.delta.tables.table import DeltaLocation, unreadable
 from state.delta.write.snapshot import TableReplaced
-from state.delta.writing.layout import Layout
 from state.rows.expiring import select_unexpired
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError, SchemaMismatch, StoreMismatch
@@ -25,10 +25,10 @@ class DeltaReader:
 
     has_history = True
 
-    def __init__(self, location: DeltaLocation, owner: str, open: Callable[[], Layout]) -> None:
+    def __init__(self, location: DeltaLocation, owner: str, open: Callable[[], TableReader]) -> None:
         self._location, self._owner, self._open = location, owner, open
-        self._newest: Layout | None = None
-        self._pinned: Layout | None = None
+        self._newest: TableReader | None = None
+        self._pinned: TableReader | None = None
 
     def pin(self, txid: TxId | None = None) -> None:
         """Pin the newest version, or with `txid` the newest one that has the values as of that transaction."""
@@ -39,7 +39,7 @@ class DeltaReader:
             return
         self._pinned = self._load_as_of(txid, newest.loaded.delta_version)
 
-    def _refreshed(self) -> Layout:
+    def _refreshed(self) -> TableReader:
         if self._newest is not None:
             try:
                 self._newest.loaded.refresh()
@@ -49,7 +49,7 @@ class DeltaReader:
             self._newest = self._open()
         return self._newest
 
-    def _load_as_of(self, txid: TxId, newest: int) -> Layout:
+    def _load_as_of(self, txid: TxId, newest: int) -> TableReader:
         oldest_txid = delta_version = None
         for version, version_txid in self._transaction_versions(newest):
             oldest_txid = version_txid
@@ -62,13 +62,13 @@ class DeltaReader:
                 f"Delta table {self._location} can't be read as of transaction {txid}: its log goes back to "
                 f"{log_start}. How long it is kept is a property of the table"
             )
-        layout = self._open()
+        reader = self._open()
         try:
             check_entries(self._location, delta_version)
-            layout.loaded.move_to(delta_version)
+            reader.loaded.move_to(delta_version)
         except (OperatingError, StoreMismatch) as error:
             raise OperatingError(f"it can't be read as of transaction {txid} any more: {error}") from error
-        return layout
+        return reader
 
     def _transaction_versions(self, newest: int) -> Iterator[tuple[int, int]]:
         """Yield the Delta versions that transactions have written, with their txids, newest first."""
@@ -111,7 +111,7 @@ class DeltaReader:
             raise unreadable(self._location, error) from None
 
     @property
-    def _table(self) -> Layout:
+    def _table(self) -> TableReader:
         assert self._pinned is not None, "pin() comes first"
         return self._pinned
 

@@ -21,9 +21,9 @@ from deltalake.exceptions import DeltaError
 from state.delta.log.entries import Entry, is_foreign, log_files, read_entry
 from state.delta.log.log import NOTHING_AFTERWARDS, UNREADABLE, empty_entry, entry_name
 from state.delta.tables.table import DeltaLocation, load_table, refused, storage_of
-from state.delta.write.entry import as_attempt, by_delta_rs, commit_files, single_try
+from state.delta.upkeep.table_upkeep import RetainedParts
+from state.delta.write.engine_commits import as_attempt, by_delta_rs, commit_files, single_try
 from state.delta.write.snapshot import LoadedTable
-from state.delta.writing.layout import RetainedParts
 from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import BeyondKept, OperatingError
@@ -222,7 +222,7 @@ def restore(table: LoadedTable, target: RewindTarget, fence_id: AttemptId) -> No
     if empty_entry(table.location) is not None:
         # Whoever loads the table from the checkpoint does not read the empty entry.
         try:
-            table.snapshot.create_checkpoint()
+            table.engine.create_checkpoint()
             return table.disk.settle_checkpoint()
         except (DeltaError, OSError) as error:
             raise refused(table.location, error) from None

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from state.delta.log.log import check_entries
 from state.delta.new_properties import check_new_properties
+from state.delta.open_table import OpenTable
 from state.delta.opening import (
     TableRequest,
     check_owner,
@@ -29,6 +30,7 @@ from state.delta.opening import (
     with_owner,
 )
 from state.delta.parts import DeltaDurability, DeltaRewind, DeltaState
+from state.delta.read.table_reader import TableReader
 from state.delta.reading import DeltaReader
 from state.delta.segments.log_layout import LAYOUTS, LogLayout, check_folder
 from state.delta.tables.scratch import SCRATCH_BYTES, FileScratch
@@ -36,8 +38,7 @@ from state.delta.tables.sql import DIALECTS
 from state.delta.tables.staging import FileStager, is_plain
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, properties_of
 from state.delta.task_state import DeltaTaskState
-from state.delta.write.entry import settle_columns
-from state.delta.writing.layout import Layout
+from state.delta.write.engine_commits import settle_columns
 from state.fence import WRITE_TRIES, TableWrite, WriteRefused
 from transactional.core.ports import CommitFacts, StateKind
 from transactional.core.ports.examining import TableAddress
@@ -181,7 +182,7 @@ class DeltaMapState(DeltaState):
         """A reader of the table of `<topology>/<component>` (see the port)."""
         return DeltaReader(self.resolved, owner, lambda: self._reading(owner))
 
-    def _reading(self, owner: str | None = None) -> Layout:
+    def _reading(self, owner: str | None = None) -> TableReader:
         """Open the table for reading. The writer's open table is not used, since a reader would move it on."""
         declared = self._declared
         is_known = declared.are_complete
@@ -195,7 +196,7 @@ class DeltaMapState(DeltaState):
         """
 
         def compact(version: AttemptId) -> None:
-            self._open_table.compact(self._fence.txid_at(version))
+            self._open_table.upkeep.compact(self._fence.txid_at(version))
 
         self._retry_conflicts("could not be compacted", compact)
 
@@ -236,16 +237,16 @@ class DeltaMapState(DeltaState):
 
     def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Compact, clean up the log, and delete old files, as far as that is due."""
-        self._open_table.maintain(committed_txid, may_go_on)
+        self._open_table.upkeep.maintain(committed_txid, may_go_on)
 
     @property
     def upkeep_failure(self) -> str:
         """The maintenance of the table that has failed several times in a row (see the port)."""
-        return "" if self._opened is None else self._opened.upkeep_failure
+        return "" if self._opened is None else self._opened.upkeep.lasting_failure
 
     def finish_maintenance(self, may_go_on: Callable[[], bool]) -> None:
         """Wait for a compaction that is being written while transactions continue, and commit it (see the port)."""
-        self._open_table.finish_maintenance(may_go_on)
+        self._open_table.upkeep.finish(may_go_on)
 
     def for_tasks(self, attempt: TransactionAttempt) -> DeltaTaskState | None:
         """Return the state for the tasks of a step, or None if only the driver can use it (see the port). Raises
@@ -254,7 +255,7 @@ class DeltaMapState(DeltaState):
             return None
         self._check_version_to_read(attempt)
         loaded, owner = self._open_table.loaded, self._fence.owner
-        table_id, stager = loaded.snapshot.metadata().id, self._task_stager(owner)
+        table_id, stager = loaded.engine.metadata().id, self._task_stager(owner)
         horizons, version = self._horizons(attempt), loaded.delta_version
         expiring = None if horizons is None else (self._expiring_column, horizons)
         return DeltaTaskState(self._rows, self.resolved, owner, str(table_id), version, attempt, stager, expiring)
@@ -262,7 +263,7 @@ class DeltaMapState(DeltaState):
     def count_between(self, attempt: TransactionAttempt, column: str, start: int | None, end: int) -> int:
         """Return about the number of rows of `rows_between` (see the port). Raises `Fenced` or `OperatingError`."""
         self._check_version_to_read(attempt)
-        return self._open_table.count_between(column, start, end)
+        return self._open_table.reader.count_between(column, start, end)
 
     def stager(self, owner: str) -> FileStager | None:
         """Return the stager with which tasks write large partial aggregates, for a table in the log layout on a
@@ -311,10 +312,9 @@ class DeltaMapState(DeltaState):
             store_id=self._store_id,
         )
 
-    def _turned(self, write: TableWrite) -> Layout:
+    def _turned(self, write: TableWrite) -> OpenTable:
         merged = self._open_table
         self._opened = turned(self._request, merged, merged.version(), TxId(write.attempt.txid - 1), write.combine)
-        self._opened.retained = merged.retained
         return self._opened
 
 

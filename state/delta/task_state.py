@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from state.delta.opening import open_to_read
+from state.delta.read.table_reader import TableReader
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation
-from state.delta.writing.layout import Layout
 from state.rows.expiring import ExpiryHorizons, select_unexpired
 from state.rows.python_rows import TaskRows
 from transactional.core.ports.split import NeedsDriver, WrittenPart
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import OperatingError
 
-_loaded: dict[tuple[str, str, str], Layout] = {}
+_loaded: dict[tuple[str, str, str], TableReader] = {}
 """The tables that this process has read, by location, table id and columns. Their caches serve the next transaction's
 tasks as well."""
 
@@ -51,7 +51,7 @@ class DeltaTaskState(TaskRows):
             return WrittenPart(file=self.stager.stage(self.attempt, table))
         return WrittenPart(table)
 
-    def _table(self) -> Layout:
+    def _table(self) -> TableReader:
         table = str(self.location), self.table_id, str(self.rows.columns.all_columns)
         try:
             if table not in _loaded:

@@ -15,7 +15,6 @@ import pytest
 from examples.duckdb_state import DuckDBMapState
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.write.change import SmallTable
 from state.memory import MemoryMapState, MemoryTable
 from state.redis.state import RedisMapState
 from state.rows.python_rows import check_unique
@@ -79,13 +78,9 @@ class FilesMapState(CommittedMapState):
     """A state whose table is never small enough to be written as a whole: file by file."""
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        class NeverSmall(SmallTable):
-            def rewrite(self, *_: Any) -> None:
-                """Nothing is known."""
-
         super().open(owner, txid_of)
-        table: Any = self._open_table
-        table._small = NeverSmall()
+        writer: Any = self._open_table.writer
+        writer.rewrite_small = lambda *_: None
 
 
 class OverwrittenMapState(CommittedMapState):
@@ -93,8 +88,8 @@ class OverwrittenMapState(CommittedMapState):
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
-        table: Any = self._open_table
-        table._rewritable_files = lambda: None
+        writer: Any = self._open_table.writer
+        writer.rewritable_files = lambda: None
 
 
 class StagedMapState(DeltaMapState):
@@ -142,10 +137,10 @@ def look_up_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
     The engines `delta-rs/lookup`, a log, and `delta-rs/files, lookup` are for this.
     """
-    monkeypatch.setattr("state.delta.writing.layout.CACHED_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta.read.table_reader.CACHED_ROWS_MAX", -1)
     monkeypatch.setattr("state.delta.tables.lookup.SORTED_ROWS_MIN", 0)
     monkeypatch.setattr("state.delta.tables.lookup.PIECE_ROWS", 3)
-    monkeypatch.setattr("state.delta.merged.SEARCHES_BEFORE_COPY", 0)
+    monkeypatch.setattr("state.delta.read.merged_reader.SEARCHES_BEFORE_COPY", 0)
 
 
 @dataclass(slots=True)

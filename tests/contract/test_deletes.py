@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from state.delta.segments.background_compaction import BackgroundCompaction
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
+from state.delta.upkeep.background_compaction import BackgroundCompaction
 from state.sql.state import SqlMapState
 from tests.contract.places import place_of
 from tests.contract.states import Place, content
@@ -95,7 +95,7 @@ def test_compactions_that_are_written_apart_keep_tombstones_until_nothing_is_bef
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a base of three keys one is deleted, and comes back; then all are."""
-    monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
+    monkeypatch.setattr("state.delta.upkeep.background_compaction.BACKGROUND_ROWS", 0)
     monkeypatch.setattr("state.delta.segments.log_layout.BASE_SHARE", 10.0)
     monkeypatch.setattr("state.delta.segments.log_layout.FAN_OUT", 2)
     layout = LogLayout(compact_after=1)
@@ -111,13 +111,13 @@ def test_compactions_that_are_written_apart_keep_tombstones_until_nothing_is_bef
         model = {word: count for word, count in (model | change).items() if count is not None}
         assert content(state) == model
         state.maintain(TxId(txid), lambda: True)
-        apart: BackgroundCompaction = state._open_table.compactor.background  # type: ignore[attr-defined]
+        apart: BackgroundCompaction = state._open_table.upkeep.compactor.background  # type: ignore[attr-defined]
         if apart._future is not None:
             apart._future.exception(timeout=240)
         assert content(state) == model
         assert content(state, txid - 1) == before
     assert model == {}
-    assert state._open_table.compacted_txid > 6  # type: ignore[attr-defined]
+    assert (state._open_table.reader.compacted_txid or 0) > 6
     state.close()
 
 

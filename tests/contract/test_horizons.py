@@ -79,7 +79,7 @@ def merged(stored: Row | None, partial: Row) -> Row:
 def removed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that have expired are removed after each transaction."""
     monkeypatch.setattr("state.sql.state.TRANSACTIONS_PER_REMOVAL", 1)
-    monkeypatch.setattr("state.delta.merged.REMOVAL_INTERVAL", 1)
+    monkeypatch.setattr("state.delta.write.merging.REMOVAL_INTERVAL", 1)
 
 
 @dataclass(slots=True)

@@ -62,15 +62,15 @@ SHAPES = {
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """An empty place for a table."""
     for limit, rows in {
-        "state.delta.tables.data_files.LANE_ROWS": 300,
-        "state.delta.tables.data_files.GROUP_ROWS": 250,
+        "state.delta.write.files.LANE_ROWS": 300,
+        "state.delta.write.files.GROUP_ROWS": 250,
         "state.delta.write.rewriting.PART_ROWS": 500,
-        "state.delta.merged.REMOVAL_INTERVAL": 2,
+        "state.delta.write.merging.REMOVAL_INTERVAL": 2,
         "transactional.model.aggregates.key_matching.ROWS_MIN": 0,
         "transactional.model.aggregates.key_matching.BLOCK_ROWS": 64,
     }.items():
         monkeypatch.setattr(limit, rows)
-    monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.write.files.pa.cpu_count", lambda: 3)
     with place_of(request, tmp_path) as place:
         yield place
 

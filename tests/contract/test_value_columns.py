@@ -15,11 +15,11 @@ from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 
 from spouts.memory import MemoryTransactionalSpout
+from state.delta.open_table import OpenTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
-from state.delta.write import entry as commit
+from state.delta.write import engine_commits as commit
 from state.delta.write.snapshot import LoadedTable
-from state.delta.writing.layout import Layout
 from state.sql.state import SqlMapState
 from tests.contract.places import place_of
 from tests.contract.states import OWNER, STAGED, Place, always, look_up_always
@@ -210,7 +210,7 @@ def test_what_was_there_is_compacted_with_what_comes(
     """Files of before, which lack the columns, and files of after are read as one."""
     engine, _, in_files = engine.partition(", looked")
     if in_files:
-        monkeypatch.setattr("state.delta.writing.layout.CACHED_ROWS_MAX", -1)
+        monkeypatch.setattr("state.delta.read.table_reader.CACHED_ROWS_MAX", -1)
     elif "lookup" in engine:
         look_up_always(monkeypatch)
     place = Place(engine, tmp_path)
@@ -256,15 +256,15 @@ def test_who_was_taken_over_meanwhile_adds_nothing(tmp_path: Path, monkeypatch: 
     place = Place("delta-rs", tmp_path)
     counted(place, {"cat": 3})
     late, other = opened(place, AFTER), opened(place, BEFORE)
-    write, came = Layout.write_version, list[Layout]()
+    write, came = OpenTable.write_version, list[OpenTable]()
 
-    def overtaken(table: Layout, attempt_id: AttemptId, *given: Any) -> None:
+    def overtaken(table: OpenTable, attempt_id: AttemptId, *given: Any) -> None:
         write(table, attempt_id, *given)
         if not came:
             came.append(table)
             place.fence(other, 1, 11)
 
-    monkeypatch.setattr(Layout, "write_version", overtaken)
+    monkeypatch.setattr(OpenTable, "write_version", overtaken)
     late.version()
     with pytest.raises(Fenced):
         late.fence(place.attempt(1, 10).attempt_id)

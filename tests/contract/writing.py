@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from state.delta.segments.log_layout import LogLayout
-from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
+from state.delta.upkeep.segment_upkeep import SegmentUpkeep
 from tests.contract.states import OWNER, Place
 from transactional.core.ports import Partials
 from transactional.core.ports.state_parts import RewindTarget
@@ -123,9 +123,9 @@ def upkeep(state: DeltaMapState, place: Place) -> None:
 
 def compact_in_background(state: DeltaMapState, place: Place) -> None:
     upkeep(state, place)
-    table = state._open_table
-    assert isinstance(table, SegmentsTable)
-    if (future := table.compactor.background._future) is not None:
+    maintenance = state._open_table.upkeep
+    assert isinstance(maintenance, SegmentUpkeep)
+    if (future := maintenance.compactor.background._future) is not None:
         future.exception(timeout=240)
     state.maintain(TxId(4), lambda: True)
 

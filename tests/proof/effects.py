@@ -20,17 +20,18 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.table import TableAlterer
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state.delta import merged as delta_merged
 from state.delta.log.background import BackgroundWork
-from state.delta.segments import background_compaction
-from state.delta.segments import table as delta_segments
-from state.delta.segments.background_compaction import BackgroundCompaction, WrittenCompaction
 from state.delta.tables.scratch import FileScratch
 from state.delta.tables.staging import FileStager
+from state.delta.upkeep import background_compaction
+from state.delta.upkeep import merged_upkeep as delta_merged
+from state.delta.upkeep import segment_upkeep as delta_segments
+from state.delta.upkeep import table_upkeep as delta_upkeep
+from state.delta.upkeep.background_compaction import BackgroundCompaction, WrittenCompaction
 from state.delta.upkeep.staged_orphans import StagedOrphans
 from state.delta.write import creating as delta_creating
-from state.delta.write import entry as delta_commit
-from state.delta.writing import layout as delta_layout
+from state.delta.write import engine_commits as delta_engine
+from state.delta.write import entry as delta_entry
 from tests.contract.states import write_by_files
 from transactional.core.store import Lease
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
@@ -242,13 +243,13 @@ def numbered_delta(effects: Effects, folder: Path, *, merges: bool, apart: bool)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delta_merged, "COMPACTION_INTERVAL", 2)
         patch.setattr(delta_merged, "FILES_MAX", 1)
-        patch.setattr(delta_layout, "VACUUM_INTERVAL", 3)
+        patch.setattr(delta_upkeep, "VACUUM_INTERVAL", 3)
         patch.setattr(delta_segments, "SWEEP_INTERVAL_S", -1)
         if merges:
             write_by_files(patch)
-        patch.setattr(delta_commit, "write_entry", numbered_entry(numbered, delta_commit.write_entry, "rewrite"))
+        patch.setattr(delta_entry, "write_entry", numbered_entry(numbered, delta_entry.write_entry, "rewrite"))
         patch.setattr(delta_creating, "write_first", numbered_entry(numbered, delta_creating.write_first, "create"))
-        patch.setattr(delta_commit, "write_deltalake", numbered_write(numbered))
+        patch.setattr(delta_engine, "write_deltalake", numbered_write(numbered))
         wrap(patch, DeltaTable, "create_write_transaction", lambda table: name_of(table.table_uri))
         wrap(patch, DeltaTable, "vacuum", lambda table: name_of(table.table_uri))
         # No Delta commits: one may be under way meanwhile, in the thread of the commit phase, and is counted there.

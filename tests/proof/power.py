@@ -14,12 +14,12 @@ from unittest import mock
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, SqlMapState
-from state.delta import merged as delta_merged
 from state.delta.log import log as delta_log
 from state.delta.log.background import BackgroundWork
 from state.delta.segments.log_layout import LogLayout
+from state.delta.upkeep import merged_upkeep as delta_merged
+from state.delta.upkeep import table_upkeep as delta_upkeep
 from state.delta.write import change as delta_small
-from state.delta.writing import layout as delta_layout
 from tests.proof.crashing import LEASE_MS
 from tests.proof.effects import done_at_once
 from transactional import StateKind, Topology, TopologyConfig, TransactionalTopologyBuilder
@@ -95,7 +95,7 @@ def frequent_maintenance(setting: Setting) -> Iterator[None]:
     """Everything that deletes files does so after a few transactions."""
     with (
         mock.patch.object(delta_log, "LOG_KEPT_S", -10),
-        mock.patch.object(delta_layout, "VACUUM_INTERVAL", 4),
+        mock.patch.object(delta_upkeep, "VACUUM_INTERVAL", 4),
         mock.patch.object(BackgroundWork, "start", done_at_once),
         mock.patch.object(delta_merged, "COMPACTION_INTERVAL", 5),
         mock.patch.object(delta_merged, "FILES_MAX", 1),

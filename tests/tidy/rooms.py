@@ -26,8 +26,8 @@ ROOMS = {
     ),
     "spouts": ((".", "avro", "registry"), ("kafka/clients",), ("kafka",), ("decoding",)),
     "state": (
-        *(("rows",), (".",), ("delta/tables", "redis", "sql"), ("delta/log",), ("delta/write",)),
-        *(("delta/upkeep",), ("delta/writing",), ("delta/segments",), ("delta",)),
+        *(("rows",), (".",), ("delta/tables", "redis", "sql"), ("delta/log", "delta/segments")),
+        *(("delta/write",), ("delta/read",), ("delta/upkeep",), ("delta",)),
     ),
     "sinks": ((".",), ("delta", "kafka")),
     "verifier": (("evidence",), (".",)),
@@ -76,7 +76,7 @@ HOMES = {
     "delta": {"state.delta.catalog"},
     "deltalake": {
         *("state.delta", "state.delta.log", "state.delta.segments", "state.delta.tables", "state.delta.write"),
-        *("state.delta.upkeep", "state.delta.writing"),
+        *("state.delta.read", "state.delta.upkeep"),
         "sinks.delta",
         "verifier.evidence.storage",
     },
@@ -90,7 +90,7 @@ HOMES = {
         *("sinks.delta", "sinks.kafka", "transactional.runtime.publishing"),
         *("spouts", "spouts.avro", "spouts.decoding", "spouts.kafka", "spouts.kafka.clients", "spouts.registry"),
         *("state", "state.rows", "state.redis", "state.sql", "state.delta", "state.delta.log", "state.delta.segments"),
-        *("state.delta.tables", "state.delta.upkeep", "state.delta.write", "state.delta.writing"),
+        *("state.delta.read", "state.delta.tables", "state.delta.upkeep", "state.delta.write"),
         *("verifier", "verifier.evidence"),
     },
     "jinja2": {"transactional.operations.console"},

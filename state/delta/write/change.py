@@ -2,8 +2,8 @@
 ones.
 
 A row that a dead attempt of the same transaction has written starts again from its previous values, even if the
-transaction has no new row for its key (row T60). `SmallTable` applies the rule to a table that is rewritten as a whole;
-`rewriting.py` applies it file by file. Nothing is read from or written to storage here.
+transaction has no new row for its key (row T60). `change_small` applies the rule to a table that is written as a
+whole; `rewriting.py` applies it file by file. Nothing is read from or written to storage here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.delta.tables.data_files import DataFile
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from state.rows.combining import combine_columns
@@ -193,35 +192,14 @@ class _Rewriting:
         return pa.repeat(updated, len(self._is_in_source)) if isinstance(updated, pa.Scalar) else updated
 
 
-class SmallTable:
-    """The rows of a small table, which is one file that is written as a whole.
+def change_small(change: Change, size_bytes: int, load: Callable[[int], pa.Table | None]) -> pa.Table | None:
+    """Return all rows of a table after a change, or None if the table is not small.
 
-    They are in memory from one transaction to the next, with their Delta version.
+    `size_bytes` is the size of its files. `load(rows_max)` returns all columns of its rows, unless there are more than
+    `rows_max`.
     """
-
-    def __init__(self) -> None:
-        self._cached: tuple[int, pa.Table] | None = None
-
-    def rewrite(
-        self, change: Change, version: int, files: Sequence[DataFile], load: Callable[[int], pa.Table | None]
-    ) -> pa.Table | None:
-        """Return all rows after a transaction, or None if the table is not small.
-
-        `load(rows_max)` reads all columns of the rows of Delta version `version`, which has these `files`, unless there
-        are more than `rows_max` rows.
-        """
-        rows_max, size_bytes = REWRITTEN_ROWS_MAX - change.rows.num_rows, sum(file.size_bytes for file in files)
-        if max(change.rows.nbytes, size_bytes) > REWRITTEN_BYTES_MAX:
-            return None
-        rows = self.rows(version)
-        if rows is None:
-            rows = load(rows_max)
-        return None if rows is None or rows.num_rows > rows_max else change.applied(rows)
-
-    def rows(self, version: int) -> pa.Table | None:
-        """Return the rows of a Delta version, with all columns, or None if they are not in memory."""
-        return self._cached[1] if self._cached is not None and self._cached[0] == version else None
-
-    def keep(self, version: int, rows: pa.Table) -> None:
-        """Remember the rows of a Delta version."""
-        self._cached = (version, rows)
+    if max(change.rows.nbytes, size_bytes) > REWRITTEN_BYTES_MAX:
+        return None
+    rows_max = REWRITTEN_ROWS_MAX - change.rows.num_rows
+    rows = load(rows_max)
+    return None if rows is None or rows.num_rows > rows_max else change.applied(rows)

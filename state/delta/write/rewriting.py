@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 from pyarrow.fs import FileSystem
 
-from state.delta.tables.data_files import DataFile, Lane, WrittenFile, lanes_for, side_by_side, with_all
+from state.delta.tables.data_files import DataFile, with_all
 from state.delta.tables.storage import open_parquet
 from state.delta.write.change import Change
+from state.delta.write.files import Lane, Rewritten, lanes_for, side_by_side
 from state.rows.expiring import time_scalar
 from transactional.model.aggregates.key_matching import (
     compute_sort_order,
@@ -108,14 +109,6 @@ class UnitQueue:
         """End the queue: no thread gets another unit."""
         with self._lock:
             self._units = iter(())
-
-
-@dataclass(slots=True)
-class Rewritten:
-    """The files to replace, and the files that replace them."""
-
-    old: list[DataFile] = field(default_factory=list)
-    new: list[WrittenFile] = field(default_factory=list)
 
 
 def rewrite_files(
@@ -226,7 +219,7 @@ class _Rewriting:
         rows = self._change.new(self._matched)
         self._write(rows.num_rows, rows.slice)
         self.close()
-        return Rewritten(self._old, [file for lane in (*self._lanes, self._newest) for file in lane.written])
+        return Rewritten(self._old, [file for lane in (*self._lanes, self._newest) for file in lane.written_files])
 
     def close(self) -> None:
         """Close the files. Later rows are written to other ones."""

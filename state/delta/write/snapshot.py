@@ -1,15 +1,17 @@
-"""`LoadedTable`: one loaded Delta version of a state's table, which moves on only when a method says so.
+"""The loaded Delta version of a state's table: a frozen `DeltaSnapshot`, and `LoadedTable`, which moves to the next.
 
-It is never shared with readers: a reader in another thread loads one of its own. Every Delta commit names the version
-that was read and checked (`state/delta/write/entry.py`). Entries that do no more than a transaction, a compaction or
-a fence are followed from the log's text, since delta-rs takes milliseconds to load a version.
+A snapshot holds what this process knows of a version without delta-rs, which takes milliseconds to load one. It is
+derived from the previous snapshot where this process has written the version, or where its entry is no more than a
+transaction, a compaction or a fence. For everything else delta-rs loads the version. The table moves on only when a
+method says so, and every Delta commit follows the version that was read and checked (`state/delta/write/entry.py`).
+A loaded table is never shared with readers: a reader in another thread loads one of its own.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from state.delta.log.entries import (
 )
 from state.delta.log.following import PartitionFiles
 from state.delta.log.log import EntryMark, LogUpkeep, check_entries
+from state.delta.tables.data_files import DataFile
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import (
     DeltaLocation,
@@ -53,108 +56,136 @@ class TableReplaced(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnVersion:
-    """A Delta version that an attempt of this process wrote without delta-rs, whose snapshot is older."""
+class DeltaSnapshot:
+    """A Delta version, as far as this process knows it without delta-rs. None: it does not know.
 
-    delta_version: int
-    attempt_id: AttemptId
+    `app_versions` are the versions of the app ids that were looked up; an id with None is not in the table. `files` are
+    the files of a table in the merge layout with their numbers of rows, `partitions` the files of a table in the log
+    layout. `rows` are all rows of a small table, with all columns.
+    """
+
+    version: int
+    app_versions: Mapping[str, int | None] = field(default_factory=dict)
+    properties: Mapping[str, str] | None = None
+    files: Mapping[DataFile, int] | None = None
+    partitions: PartitionFiles | None = None
+    rows: pa.Table | None = None
+    row_count: int | None = None
+
+    def after_write(
+        self, app_versions: Mapping[str, int], files: Mapping[DataFile, int], rows: pa.Table | None
+    ) -> DeltaSnapshot:
+        """Return the next version, which this process has written: it records these app versions."""
+        recorded = {**self.app_versions, **app_versions}
+        return DeltaSnapshot(self.version + 1, recorded, self.properties, files, rows=rows)
+
+    def after_entries(self, entries: Sequence[Entry]) -> DeltaSnapshot:
+        """Return the snapshot after later entries, by what it knows of app ids and properties."""
+        app_versions = dict(self.app_versions)
+        for entry in entries:
+            app_versions.update(entry.app_versions)
+        declares = any(entry.changes_table for entry in entries)
+        return DeltaSnapshot(self.version + len(entries), app_versions, None if declares else self.properties)
 
 
 class LoadedTable:
-    """A Delta version of a state's table, for the one thread that writes the table, or for one reader."""
+    """A state's table at a Delta version, for the one thread that writes the table, or for one reader."""
 
     def __init__(
-        self, location: DeltaLocation, owner: str, columns: StateColumns, snapshot: DeltaTable | None = None
+        self, location: DeltaLocation, owner: str, columns: StateColumns, engine: DeltaTable | None = None
     ) -> None:
-        """Load the newest version, unless a snapshot is given."""
+        """Load the newest version, unless delta-rs has loaded one already."""
         self.location, self.owner, self.columns = location, owner, columns
-        self._snapshot = load_table(location) if snapshot is None else snapshot
-        self._own_version: OwnVersion | None = None
-        self._followed_version: int | None = None
+        self._engine = load_table(location) if engine is None else engine
+        self.current = DeltaSnapshot(self._engine.version())
         self.follows = False
         """True for a reader of a partitioned table, which follows the files without loading every version."""
-        self._files: tuple[int, PartitionFiles] | None = None
-        self.read_version, self.read_at_s = self._snapshot.version(), time.monotonic()
+        self.read_version, self.read_at_s = self.delta_version, time.monotonic()
         """The Delta version that the next commit follows, and when it was read."""
         self.opened_at = self.read_version
         """The version that was loaded first: the entries after it were read, or written, by this process."""
         self.storage = storage_of(location)
         self.folder = Path(location.uri) if location.scheme == "file" else None
         """The table's folder on a disk of this machine or a mounted one; None for an object store."""
-        self.log = LogUpkeep(location, self._snapshot)
+        self.log = LogUpkeep(location, self._engine)
         self._entry: tuple[int, EntryMark | None] | None = None
         """The log entry of the loaded version, by which a reader notices another table; None for a writer."""
         self._mismatch: StoreMismatch | None = None
         self._is_unfit = False
         """True if another program has changed the table's columns or properties so that the state can't use it."""
-        self._versions_at, self._versions = -1, dict[str, int | None]()
-        self._properties = (-1, dict[str, str]())
-        self._counted: tuple[int, int] | None = None
         self._horizons: tuple[AttemptId | None, ExpiryHorizons] | None = None
         self.says_expiry = False
         """True if the table was seen to say by which column its rows expire."""
         self.disk = TableDisk(location)
 
-    # --- where it is ------------------------------------------------------------------------------------------------
-
-    @property
-    def snapshot(self) -> DeltaTable:
-        """delta-rs' snapshot of this Delta version."""
-        if self._own_version is not None:
-            self._snapshot.update_incremental()
-            if self._snapshot.version() != self._own_version.delta_version:
-                # `refresh` handles a later version, which is another writer's.
-                self._snapshot.load_as_version(self._own_version.delta_version)
-            self._own_version = None
-        if self._followed_version is not None:
-            self._catch_up(self._followed_version)
-            self._followed_version = None
-        return self._snapshot
-
-    def _catch_up(self, delta_version: int) -> None:
-        try:
-            self._snapshot.update_incremental()
-        except (DeltaError, OSError):
-            # The log files of the loaded version may have been cleaned up.
-            self._snapshot = load_table(self.location)
-        if self._snapshot.version() != delta_version:
-            self._snapshot.load_as_version(delta_version)
-
-    @property
-    def is_ahead(self) -> bool:
-        """True if delta-rs' snapshot is older, so that a query has to load a version first."""
-        return self._own_version is not None or self._followed_version is not None
+    # --- the version ------------------------------------------------------------------------------------------------
 
     @property
     def delta_version(self) -> int:
-        if self._own_version is not None:
-            return self._own_version.delta_version
-        return self._snapshot.version() if self._followed_version is None else self._followed_version
+        return self.current.version
+
+    @property
+    def is_ahead(self) -> bool:
+        """True if delta-rs has loaded an older version, so that a query has to load this one first."""
+        return bool(self._engine.version() != self.current.version)
+
+    @property
+    def engine(self) -> DeltaTable:
+        """The table as delta-rs loads it, at this Delta version. Raises `DeltaError`, `OSError`, `OperatingError`."""
+        if self.is_ahead:
+            self._load_by_engine()
+        return self._engine
+
+    def _load_by_engine(self) -> None:
+        try:
+            self._engine.update_incremental()
+        except (DeltaError, OSError):
+            # The log files of the version that delta-rs has loaded may have been cleaned up.
+            self._engine = load_table(self.location)
+        if self._engine.version() != self.delta_version:
+            # `refresh` handles a later version, which is another writer's.
+            self._engine.load_as_version(self.delta_version)
+
+    @property
+    def engine_in_memory(self) -> DeltaTable:
+        """The table as delta-rs has loaded it, maybe at an earlier version. It reads nothing of the log."""
+        return self._engine
+
+    def move_to_engine(self) -> None:
+        """Move to the version at which delta-rs is, about which nothing else is known."""
+        if self.is_ahead:
+            self.current = DeltaSnapshot(self._engine.version())
+
+    def move_past_write(
+        self, app_versions: Mapping[str, int], files: Mapping[DataFile, int], rows: pa.Table | None
+    ) -> None:
+        """Move to the next Delta version, which this process has written without delta-rs (see `DeltaSnapshot`)."""
+        self.current = self.current.after_write(app_versions, files, rows)
+        self.read_version = self.delta_version
 
     @property
     def properties(self) -> Mapping[str, str]:
-        delta_version = self.delta_version
-        if self._properties[0] != delta_version:
-            configuration = self.snapshot.metadata().configuration
-            self._properties = (delta_version, {key: str(text) for key, text in configuration.items()})
-        return self._properties[1]
+        if self.current.properties is None:
+            configuration = self.engine.metadata().configuration
+            properties = {key: str(text) for key, text in configuration.items()}
+            self.current = replace(self.current, properties=properties)
+            return properties
+        return self.current.properties
 
     @property
     def column_names(self) -> list[str]:
         """The names of the table's columns, in its own order."""
-        names: list[str] = pa.schema(self._snapshot.schema()).names
+        names: list[str] = pa.schema(self._engine.schema()).names
         return names
 
     @property
     def missing_columns(self) -> pa.Schema:
         """The columns that the state has gained and this Delta version does not have."""
         names = set(self.column_names)
-        return pa.schema([field for field in self.columns.table_schema if field.name not in names])
+        return pa.schema([field_ for field_ in self.columns.table_schema if field_.name not in names])
 
     def version(self) -> AttemptId | None:
         """Return the id of the attempt that wrote this Delta version."""
-        if self._own_version is not None:
-            return self._own_version.attempt_id
         version = self.version_of(self.owner)
         return None if version is None else AttemptId(version)
 
@@ -163,26 +194,22 @@ class LoadedTable:
 
         Raises `OperatingError`.
         """
-        delta_version = self.delta_version
-        if self._versions_at != delta_version:
-            self._versions_at, self._versions = delta_version, {}
-        if app_id not in self._versions:
-            self._versions[app_id] = self._read_version_of(app_id)
-        return self._versions[app_id]
+        app_versions = self.current.app_versions
+        if app_id not in app_versions:
+            app_versions = {**app_versions, app_id: self._read_version_of(app_id)}
+            self.current = replace(self.current, app_versions=app_versions)
+        return app_versions[app_id]
 
     def _read_version_of(self, app_id: str) -> int | None:
-        delta_version = self.delta_version
         try:
-            return self.snapshot.transaction_version(app_id)
+            return self.engine.transaction_version(app_id)
         except (DeltaError, OSError):
-            # The log files of the snapshot may have been cleaned up, which makes no other Delta version.
+            # The log files of this version may have been cleaned up, which makes no other Delta version.
             try:
-                self._catch_up(delta_version)
-                return self._snapshot.transaction_version(app_id)
+                self._load_by_engine()
+                return self._engine.transaction_version(app_id)
             except (DeltaError, OSError) as error:
                 raise unreadable(self.location, error) from None
-
-    # --- what it has recorded of horizons -----------------------------------------------------------------------------
 
     def horizons(self) -> ExpiryHorizons:
         """Return the expiry horizons of this Delta version. They are read once for each attempt."""
@@ -195,11 +222,11 @@ class LoadedTable:
         """Let the Delta commit of an attempt record its horizons, too."""
         self._horizons = (attempt_id, horizons)
 
-    def recorded_by(self, attempt_id: AttemptId) -> list[tuple[str, int]]:
-        """The app transactions with which the Delta commit of an attempt records horizons, if it does."""
+    def app_versions_of(self, attempt_id: AttemptId) -> dict[str, int]:
+        """Return the app transactions of an attempt's Delta commit: its id last, and before it the horizons."""
         if self._horizons is None or self._horizons[0] != attempt_id or self.columns.expires is None:
-            return []
-        return app_transactions(self.owner, self._horizons[1])
+            return {self.owner: int(attempt_id)}
+        return {**dict(app_transactions(self.owner, self._horizons[1])), self.owner: int(attempt_id)}
 
     # --- moving on --------------------------------------------------------------------------------------------------
 
@@ -222,40 +249,40 @@ class LoadedTable:
 
     def _reload_same(self, loaded_version: int) -> None:
         """Load the table again whose entry was cleaned out of the log. Raises `TableReplaced` if it is another one."""
-        table_id = self._snapshot.metadata().id
+        table_id = self._engine.metadata().id
         if self.log.seen[1] is not None:
             raise TableReplaced
         self.reload()
-        if self._snapshot.metadata().id != table_id or self.delta_version <= loaded_version:
+        if self._engine.metadata().id != table_id or self.delta_version <= loaded_version:
             raise TableReplaced
 
     def refresh(self) -> None:
         """Move to the newest version. Raises as `read_and_check_version`, and `TableReplaced` to a reader that expects
         it."""
-        loaded_version = self.delta_version
+        loaded = self.current
         if self._mismatch is not None:
-            if self._entry is not None and self._entry != self.log.look_at(loaded_version):
+            if self._entry is not None and self._entry != self.log.look_at(loaded.version):
                 raise TableReplaced
             raise self._mismatch
         try:
-            is_newest = self.log.is_newest(loaded_version)
+            is_newest = self.log.is_newest(loaded.version)
             if self._entry is not None and self._entry != self.log.seen:
-                self._reload_same(loaded_version)
+                self._reload_same(loaded.version)
             elif is_newest:
                 if self._is_unfit:
                     self._check_again()
                 return
-            elif self._has_followed(loaded_version):
+            elif self._has_followed(loaded):
                 return
             else:
-                self._own_version = self._followed_version = None
-                self._snapshot.update_incremental()
+                self._engine.update_incremental()
+                self.move_to_engine()
         except (DeltaError, OSError):
             # The log files of the loaded version may have been cleaned up. The last checkpoint can be loaded instead.
             self.reload()
         if self._entry is not None:
             self.watch_for_replacement()
-        self.check_others(loaded_version)
+        self.check_others(loaded)
 
     def reload(self) -> None:
         """Load the newest version from the log again, since log files of the loaded one may be deleted.
@@ -263,28 +290,30 @@ class LoadedTable:
         Raises `OperatingError`, and `StoreMismatch` for an empty entry.
         """
         check_entries(self.location)
-        self._snapshot, self._own_version, self.says_expiry = load_table(self.location), None, False
-        self._followed_version = self._files = None
+        self._engine, self.says_expiry = load_table(self.location), False
+        self.current = DeltaSnapshot(self._engine.version())
 
     def move_to(self, delta_version: int) -> None:
         """Move to a Delta version, for a reader of exactly this one. Raises `OperatingError`."""
+        if self.delta_version == delta_version:
+            return
         try:
-            if self.delta_version == delta_version:
-                return
-            if self.delta_version < delta_version:
-                self.snapshot.update_incremental()
-            if self.delta_version != delta_version:
-                self.snapshot.load_as_version(delta_version)
+            if self._engine.version() < delta_version:
+                self._engine.update_incremental()
+            if self._engine.version() != delta_version:
+                self._engine.load_as_version(delta_version)
         except (DeltaError, OSError) as error:
             raise unreadable(self.location, error) from None
+        self.current = DeltaSnapshot(delta_version)
 
-    def check_others(self, since_version: int) -> None:
-        """Raise `StoreMismatch` if another program has changed rows since a Delta version.
+    def check_others(self, since: DeltaSnapshot) -> None:
+        """Raise `StoreMismatch` if another program has changed rows since a snapshot.
 
         Raises `TableUnfit` if the table no longer fits the state.
         """
-        entries = entries_between(self.location, since_version, self.delta_version)
-        self._follow(since_version, entries)
+        entries = entries_between(self.location, since.version, self.delta_version)
+        if len(entries) == self.delta_version - since.version:
+            self.current = since.after_entries(entries)
         try:
             check_not_foreign(self.location, self.owner, entries)
         except StoreMismatch as error:
@@ -295,36 +324,22 @@ class LoadedTable:
             self._check_again()
             self._is_unfit = False
 
-    def _has_followed(self, loaded_version: int) -> bool:
+    def _has_followed(self, loaded: DeltaSnapshot) -> bool:
         """Move to the newest version by the text of the new entries.
 
         False, and nothing is changed, if an entry is more than a transaction, a compaction or a fence, or is missing.
         """
-        loaded_files = self._current_files
-        if loaded_files is None or self._own_version is not None or self._versions_at != loaded_version:
+        if loaded.partitions is None or not loaded.app_versions:
             return False
-        entries = entries_until_newest(self.location, loaded_version, self.log, FOLLOWED_MAX)
+        entries = entries_until_newest(self.location, loaded.version, self.log, FOLLOWED_MAX)
         if entries is None or any(is_foreign(entry, self.owner) for entry in entries):
             return False
-        files = loaded_files.followed(entries)
-        if files is None:
+        partitions = loaded.partitions.followed(entries)
+        if partitions is None:
             return False
-        self._followed_version = loaded_version + len(entries)
         self._entry = self.log.seen if self._entry is not None else None
-        self._files = (self._followed_version, files)
-        self._follow(loaded_version, entries)
+        self.current = replace(loaded.after_entries(entries), partitions=partitions)
         return True
-
-    def _follow(self, since_version: int, entries: Sequence[Entry]) -> None:
-        """Apply entries to the cached app versions and properties, for which delta-rs would read the log once more."""
-        if len(entries) != self.delta_version - since_version:
-            return
-        if self._versions_at == since_version:
-            self._versions_at = self.delta_version
-            for entry in entries:
-                self._versions.update(entry.app_versions)
-        if self._properties[0] == since_version and not any(entry.changes_table for entry in entries):
-            self._properties = (self.delta_version, self._properties[1])
 
     def check_unchanged(self) -> None:
         """Raise `StoreMismatch` if another program has changed rows since the owner's last Delta commit.
@@ -337,18 +352,16 @@ class LoadedTable:
 
     def check(self) -> None:
         """Raise `SchemaMismatch` if the table does not fit the state."""
-        protocol, name = self.snapshot.protocol(), str(self.location)
+        protocol, name = self.engine.protocol(), str(self.location)
         features = features_of(protocol)
         check_protocol(protocol.min_reader_version, protocol.min_writer_version, features, name)
-        check_table(self.columns, pa.schema(self.snapshot.schema()), self.properties, name)
+        check_table(self.columns, pa.schema(self.engine.schema()), self.properties, name)
 
     def _check_again(self) -> None:
         try:
             self.check()
         except ConfigError as error:
             raise TableUnfit(f"{error}. Another program has altered the table since this run opened it") from None
-
-    # --- what Delta commits note ------------------------------------------------------------------------------------
 
     def check_read_version(self) -> None:
         """Raise `WriteRefused` if the loaded version is not the one that was read and checked."""
@@ -365,11 +378,7 @@ class LoadedTable:
         except OSError:
             return False
 
-    def mark_written(self, version: OwnVersion) -> None:
-        """Move to a Delta version that this process has written without delta-rs."""
-        self._own_version, self.read_version = version, version.delta_version
-
-    # --- what is in it ----------------------------------------------------------------------------------------------
+    # --- rows and files ---------------------------------------------------------------------------------------------
 
     def query(self, sql: str, settings: Mapping[str, str] | None = None) -> pa.RecordBatchReader:
         """Run a query on the table, whose name in it is `t`. The reader raises `pa.ArrowException`.
@@ -377,7 +386,7 @@ class LoadedTable:
         Value columns that this version does not have are NULL.
         """
         # `to_pyarrow_table` of this release aborts the process at its exit.
-        builder = QueryBuilder(dict(settings or {})).register("t", self.snapshot)
+        builder = QueryBuilder(dict(settings or {})).register("t", self.engine)
         if missing := self.missing_columns.names:
             types = self.columns.all_columns
             nulls = ", ".join(f"{DATA_FUSION.null(types[name].type)} AS {DATA_FUSION.name(name)}" for name in missing)
@@ -399,43 +408,32 @@ class LoadedTable:
 
         Raises `DeltaError`.
         """
-        if self.follows and self._current_files is None:
-            files = PartitionFiles.from_snapshot(self.snapshot, column)
-            self._files = None if files is None else (self.delta_version, files)
-            self.follows = files is not None
-        return self._current_files
-
-    @property
-    def _current_files(self) -> PartitionFiles | None:
-        """The followed files, if they are those of this Delta version."""
-        return self._files[1] if self._files is not None and self._files[0] == self.delta_version else None
+        if self.follows and self.current.partitions is None:
+            partitions = PartitionFiles.from_snapshot(self.engine, column)
+            self.current = replace(self.current, partitions=partitions)
+            self.follows = partitions is not None
+        return self.current.partitions
 
     def row_count(self) -> int:
         """Return the number of stored rows. Raises `OperatingError`."""
-        delta_version = self.delta_version
-        if self._counted is None or self._counted[0] != delta_version:
-            if (files := self._current_files) is not None:
-                self._counted = (delta_version, files.rows)
-                return self._counted[1]
+        if self.current.row_count is None:
             try:
-                self._counted = (delta_version, self.snapshot.count())
+                self.current = replace(self.current, row_count=self._count_rows())
             except (DeltaError, OSError) as error:
                 raise unreadable(self.location, error) from None
-        return self._counted[1]
+        assert self.current.row_count is not None
+        return self.current.row_count
 
-    @property
-    def remembered(self) -> DeltaTable:
-        """The snapshot that is in memory, which may be of an earlier version. It reads nothing of the log."""
-        return self._snapshot
+    def _count_rows(self) -> int:
+        if self.current.rows is not None:
+            return int(self.current.rows.num_rows)
+        if self.current.partitions is not None:
+            return self.current.partitions.rows
+        return int(self.engine.count())
 
-    def remembered_app_versions(self) -> dict[str, int]:
-        """Return the app transactions of this version that are in memory, without reading the log."""
-        cached = self._versions if self._versions_at == self.delta_version else {}
-        versions = {app_id: version for app_id, version in cached.items() if version is not None}
-        attempt_id = versions.get(self.owner) if self._own_version is None else self._own_version.attempt_id
-        if attempt_id is not None:
-            versions = {**versions, self.owner: int(attempt_id), **dict(self.recorded_by(AttemptId(attempt_id)))}
-        return versions
+    def app_versions_in_memory(self) -> dict[str, int]:
+        """Return the app transactions of this version that are known without reading the log."""
+        return {app_id: version for app_id, version in self.current.app_versions.items() if version is not None}
 
     @property
     def expected_app_ids(self) -> set[str]:
@@ -447,7 +445,7 @@ class LoadedTable:
     def files(self) -> list[dict[str, Any]]:
         """Return the files of this Delta version as its add actions describe them. Raises `OperatingError`."""
         try:
-            files: list[dict[str, Any]] = pa.table(self.snapshot.get_add_actions()).to_pylist()
+            files: list[dict[str, Any]] = pa.table(self.engine.get_add_actions()).to_pylist()
             return files
         except (DeltaError, OSError) as error:
             raise unreadable(self.location, error) from None
@@ -457,5 +455,5 @@ class LoadedTable:
         self.disk.keep(lambda: self.delta_version, self._file_paths)
 
     def _file_paths(self) -> list[str]:
-        paths: list[str] = pa.table(self.snapshot.get_add_actions())["path"].to_pylist()
+        paths: list[str] = pa.table(self.engine.get_add_actions())["path"].to_pylist()
         return paths

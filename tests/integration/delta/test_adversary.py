@@ -99,15 +99,15 @@ def scene(
 ) -> Scene:
     way: Way = EVERY_WAY[request.param]
     if way.by_delta_rs:
-        monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
+        monkeypatch.setattr("state.delta.write.touched_files.replaceable_files", lambda _: None)
     if not way.is_small:
         write_by_files(monkeypatch)
     if way.is_upkeep:
-        monkeypatch.setattr("state.delta.merged.COMPACTION_INTERVAL", 1)
-        monkeypatch.setattr("state.delta.merged.FILES_MAX", 1)
+        monkeypatch.setattr("state.delta.upkeep.merged_upkeep.COMPACTION_INTERVAL", 1)
+        monkeypatch.setattr("state.delta.upkeep.merged_upkeep.FILES_MAX", 1)
     # However few they are, rows go to a file for each thread, and those of a compaction go apart.
-    monkeypatch.setattr("state.delta.tables.data_files.LANE_ROWS", 1)
-    monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0 if way.is_apart else 1_000)
+    monkeypatch.setattr("state.delta.write.files.LANE_ROWS", 1)
+    monkeypatch.setattr("state.delta.upkeep.background_compaction.BACKGROUND_ROWS", 0 if way.is_apart else 1_000)
     place, others = Place("delta-rs", tmp_path), Others(tmp_path / "table")
     for number in range(1, 4):
         place.attempt(number, number)

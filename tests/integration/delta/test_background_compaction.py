@@ -12,9 +12,9 @@ from typing import ClassVar
 import pytest
 from deltalake import DeltaTable
 
-from state.delta.segments.background_compaction import CompactionTask, WrittenCompaction, compaction_task
 from state.delta.segments.log_layout import LogLayout, full_compaction
 from state.delta.state import DeltaMapState
+from state.delta.upkeep.background_compaction import CompactionTask, WrittenCompaction, compaction_task
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.delta.test_staged import live, merge, opened, place, segments
 from transactional.errors import OperatingError
@@ -32,7 +32,7 @@ class TestBackgroundCompactions:
     def state(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> DeltaMapState:
         """Every compaction is a large one; three transactions of two files each are there, and a compaction of two is
         written."""
-        monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
+        monkeypatch.setattr("state.delta.upkeep.background_compaction.BACKGROUND_ROWS", 0)
         state = opened(place, compact_after=2)
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
@@ -56,7 +56,7 @@ class TestBackgroundCompactions:
             assert may_write.wait(60)
             return write(task)
 
-        monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
+        monkeypatch.setattr("state.delta.upkeep.background_compaction.BACKGROUND_ROWS", 0)
         monkeypatch.setattr(CompactionTask, "write", waits)
         state = opened(place, compact_after=2)
         for txid in (1, 2, 3):
@@ -64,18 +64,18 @@ class TestBackgroundCompactions:
         state.maintain(TxId(3), lambda: True)
         before = live(state)
         state.finish_maintenance(lambda: False)
-        assert (segments(state).compacted_txid, live(state)) == (0, before), "whoever is stopped does not wait"
-        monkeypatch.setattr("state.delta.segments.background_compaction.FINISH_TIMEOUT_S", 0)
+        assert (segments(state).reader.compacted_txid, live(state)) == (0, before), "whoever is stopped does not wait"
+        monkeypatch.setattr("state.delta.upkeep.background_compaction.FINISH_TIMEOUT_S", 0)
         state.finish_maintenance(lambda: True)
-        assert (segments(state).compacted_txid, live(state)) == (0, before), "nobody waits for ever"
-        monkeypatch.setattr("state.delta.segments.background_compaction.FINISH_TIMEOUT_S", 60)
+        assert (segments(state).reader.compacted_txid, live(state)) == (0, before), "nobody waits for ever"
+        monkeypatch.setattr("state.delta.upkeep.background_compaction.FINISH_TIMEOUT_S", 60)
 
         def lets_it_go_on() -> bool:
             may_write.set()
             return True
 
         state.finish_maintenance(lets_it_go_on)
-        assert (segments(state).compacted_txid, content(state)) == (2, self.EXPECTED)
+        assert (segments(state).reader.compacted_txid, content(state)) == (2, self.EXPECTED)
         version = DeltaTable(state.location.uri).version()
         state.finish_maintenance(lambda: True)
         assert DeltaTable(state.location.uri).version() == version, "nothing is under way"
@@ -118,7 +118,7 @@ class TestBackgroundCompactions:
             task.write()
 
     def test_deleted_keys_go_with_one(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
+        monkeypatch.setattr("state.delta.upkeep.background_compaction.BACKGROUND_ROWS", 0)
         layout = LogLayout(compact_after=3)
         state = DeltaMapState(place.folder / "t", "word string", "count long", layout=layout, deletes=True)
         state.open(OWNER, place.txids.__getitem__)
@@ -128,7 +128,7 @@ class TestBackgroundCompactions:
         state.maintain(TxId(4), lambda: True)
         self.wait(state)
         state.maintain(TxId(4), lambda: True)
-        assert (segments(state).compacted_txid, content(state)) == (3, {"c": 1})
+        assert (segments(state).reader.compacted_txid, content(state)) == (3, {"c": 1})
         assert DeltaTable(state.location.uri).count() == 1, "all that was compacted is deleted"
 
     def test_a_compaction_whose_job_fails_is_written_by_the_driver(
@@ -137,9 +137,9 @@ class TestBackgroundCompactions:
         def fails(task: CompactionTask) -> WrittenCompaction:
             raise OperatingError("executor 3 does not see the folder")
 
-        monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
-        monkeypatch.setattr("state.delta.segments.compaction_writers.is_job", lambda *_, **__: True)
-        monkeypatch.setattr("state.delta.segments.spark_compaction.write_by_spark", fails)
+        monkeypatch.setattr("state.delta.upkeep.background_compaction.BACKGROUND_ROWS", 0)
+        monkeypatch.setattr("state.delta.upkeep.compaction_writers.is_job", lambda *_, **__: True)
+        monkeypatch.setattr("state.delta.upkeep.spark_compaction.write_by_spark", fails)
         state = opened(place, compact_after=2)
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
@@ -147,13 +147,13 @@ class TestBackgroundCompactions:
         self.wait(state)
         assert caplog.messages[-1].endswith("executor 3 does not see the folder")
         state.maintain(TxId(3), lambda: True)
-        assert (segments(state).compacted_txid, content(state)) == (2, self.EXPECTED)
+        assert (segments(state).reader.compacted_txid, content(state)) == (2, self.EXPECTED)
 
     @pytest.mark.parametrize("txid", ["größe", "tx#1"])
     def test_where_the_log_has_other_paths_than_the_disk_all_goes_through_the_driver(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, txid: str
     ) -> None:
-        monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
+        monkeypatch.setattr("state.delta.upkeep.background_compaction.BACKGROUND_ROWS", 0)
         layout = LogLayout(compact_after=2, staged_bytes=0)
         state = DeltaMapState(place.folder / "t", "word string", "count long", layout=layout, columns={"txid": txid})
         state.open(OWNER, place.txids.__getitem__)
@@ -165,13 +165,13 @@ class TestBackgroundCompactions:
             state.maintain(TxId(3), lambda: True)
             if segments(state).compactor.background.is_pending:
                 self.wait(state)
-        assert (segments(state).compacted_txid, content(state)) == (2, {"a": 3, "1": 1, "2": 1, "4": 1})
+        assert (segments(state).reader.compacted_txid, content(state)) == (2, {"a": 3, "1": 1, "2": 1, "4": 1})
 
     def test_one_is_committed_with_the_next_maintenance(self, place: Place, state: DeltaMapState) -> None:
-        assert (segments(state).compacted_txid, content(state)) == (0, self.EXPECTED)
+        assert (segments(state).reader.compacted_txid, content(state)) == (0, self.EXPECTED)
         merge(state, place.attempt(4, 4), {"a": 1}, {"a": 1})
         state.maintain(TxId(4), lambda: True)
-        assert (segments(state).compacted_txid, content(state)) == (2, {**self.EXPECTED, "a": 8})
+        assert (segments(state).reader.compacted_txid, content(state)) == (2, {**self.EXPECTED, "a": 8})
         assert content(state, committed_txid=3) == self.EXPECTED
         rows = DeltaTable(state.location.uri).to_pyarrow_dataset().to_table()
         assert Counter(rows["txid"].to_pylist()) == {2: 3, 3: 3, 4: 2}
@@ -194,7 +194,7 @@ class TestBackgroundCompactions:
 
         monkeypatch.setattr(CompactionTask, "write", watched)
         state.compact()
-        assert (segments(state).compacted_txid, content(state)) == (2, self.EXPECTED)
+        assert (segments(state).reader.compacted_txid, content(state)) == (2, self.EXPECTED)
         assert len(written) == (2 if others else 1)
         assert {file.path for file in written[-1].files} <= set(live(state))
         merge(state, place.attempt(3, 4), {"a": 1, "4": 1}, {"a": 1})
@@ -207,19 +207,19 @@ class TestBackgroundCompactions:
         merge(state, place.attempt(4, 4), {"a": 1}, {"a": 1})
         state.maintain(TxId(4), lambda: True)
         assert "a compaction up to transaction 2 was dropped" in caplog.text
-        assert (segments(state).compacted_txid, content(state)) == (0, {**self.EXPECTED, "a": 8})
+        assert (segments(state).reader.compacted_txid, content(state)) == (0, {**self.EXPECTED, "a": 8})
         state.maintain(TxId(4), lambda: True)
         self.wait(state)
         state.maintain(TxId(4), lambda: True)
-        assert (segments(state).compacted_txid, content(state)) == (3, {**self.EXPECTED, "a": 8})
+        assert (segments(state).reader.compacted_txid, content(state)) == (3, {**self.EXPECTED, "a": 8})
 
     def test_one_that_is_refused_is_tried_again(self, place: Place, state: DeltaMapState) -> None:
         DeltaTable(state.location.uri).alter.set_table_properties({"delta.checkpointInterval": "50"})
         state.maintain(TxId(3), lambda: True)
-        assert segments(state).compacted_txid == 0
+        assert segments(state).reader.compacted_txid == 0
         merge(state, place.attempt(4, 4), {"a": 1})
         state.maintain(TxId(4), lambda: True)
-        assert (segments(state).compacted_txid, content(state)) == (2, {**self.EXPECTED, "a": 7})
+        assert (segments(state).reader.compacted_txid, content(state)) == (2, {**self.EXPECTED, "a": 7})
 
     def test_that_of_a_zombie_is_not_committed(self, place: Place, state: DeltaMapState) -> None:
         leader = opened(place)
@@ -228,7 +228,7 @@ class TestBackgroundCompactions:
         state.maintain(TxId(3), lambda: True)
         merge(leader, place.attempt(4, 10), {"a": 1}, {"a": 1})
         state.maintain(TxId(3), lambda: True)
-        assert (segments(leader).compacted_txid, content(leader)) == (0, {**self.EXPECTED, "a": 8})
+        assert (segments(leader).reader.compacted_txid, content(leader)) == (0, {**self.EXPECTED, "a": 8})
 
     def test_one_whose_file_is_gone_is_not_committed(
         self, place: Place, state: DeltaMapState, caplog: pytest.LogCaptureFixture
@@ -238,11 +238,11 @@ class TestBackgroundCompactions:
         state.maintain(TxId(3), lambda: True)
         assert "could not be maintained" in caplog.text
         assert "does not find it" in caplog.text
-        assert (segments(state).compacted_txid, content(state)) == (0, self.EXPECTED)
+        assert (segments(state).reader.compacted_txid, content(state)) == (0, self.EXPECTED)
 
     def test_what_it_has_written_is_no_orphan_until_it_is_committed(self, state: DeltaMapState) -> None:
         [written] = segments(state).compactor.background._finished
         segments(state)._swept_at_s = -1e9
         state.maintain(TxId(3), lambda: True)
-        assert segments(state).compacted_txid == 2
+        assert segments(state).reader.compacted_txid == 2
         assert written.files[0].path in live(state)

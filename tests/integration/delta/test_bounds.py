@@ -14,7 +14,6 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyarrow import parquet
 
-from state.delta.merged import MergedTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.ranges import TimeRange
@@ -248,14 +247,14 @@ def test_a_range_of_windows_is_what_a_query_finds(place: Place, monkeypatch: pyt
     for txid in range(1, 8):
         rows = {(chance.choice("ab"), chance.randrange(2 * txid, 2 * txid + 6)) for _ in range(6)}
         merge(state, place, txid, 2 * txid, *rows)
-    table: MergedTable = state._open_table
-    table.read_and_check_version()
+    state.version()
+    table = state._open_table.reader
     for _ in range(20):
         after, until = chance.choice((None, chance.randrange(20))), chance.randrange(25)
         wanted = (TxId(chance.choice((7, 8))), "start", None if after is None else after * 10**6, until * 10**6)
         found, many = table.rows_between(*wanted), table.count_between(*wanted[1:])
         with monkeypatch.context() as patched:
-            patched.setattr(MergedTable, "_rewritable_files", lambda _: None)
+            patched.setattr("state.delta.read.merged_reader.rewritable_files", lambda _: None)
             assert sorted(found.to_pylist(), key=str) == sorted(table.rows_between(*wanted).to_pylist(), key=str)
             assert many == table.count_between(*wanted[1:])
 
@@ -300,7 +299,7 @@ def test_files_are_combined_with_those_beside_them_in_time(place: Place, monkeyp
         merge(state, place, txid, None, ("a", second))
     before = content(state)
     for limit, value in {"COMPACTION_INTERVAL": 1, "FILES_MAX": 1, "TIME_ROWS": 4}.items():
-        monkeypatch.setattr(f"state.delta.merged.{limit}", value)
+        monkeypatch.setattr(f"state.delta.upkeep.merged_upkeep.{limit}", value)
     state.maintain(TxId(8), lambda: True)
     assert times_of_files(state) == [[10, 11, 12, 20], [21, 30, 31, 32]]
     assert content(state) == before
@@ -324,7 +323,7 @@ def test_a_file_is_rewritten_for_what_has_expired_by_itself_and_once_it_is_half_
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_by_files(monkeypatch)
-    monkeypatch.setattr("state.delta.merged.REMOVAL_INTERVAL", 1)
+    monkeypatch.setattr("state.delta.write.merging.REMOVAL_INTERVAL", 1)
     state = opened(place)
     merge(state, place, 1, None, ("a", 1), ("a", 2), ("a", 3), ("a", 4), ("a", 9))
     merge(state, place, 2, 1, ("a", 9))

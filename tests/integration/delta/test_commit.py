@@ -15,15 +15,16 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, w
 from deltalake.schema import Field, PrimitiveType, Schema
 from pyspark.sql import SparkSession
 
-import state.delta.merged
 import state.delta.write.entry
+import state.delta.write.touched_files
 from state.delta.log.log import LogUpkeep
 from state.delta.state import DeltaMapState
-from state.delta.tables.data_files import DataFile, write_file
+from state.delta.tables.data_files import DataFile
 from state.delta.tables.table import DeltaLocation, data_files, replaceable_files, storage_of
 from state.delta.write import entry as commit
 from state.delta.write.durable import TableDisk
 from state.delta.write.entry import may_have_been_written
+from state.delta.write.files import Rewritten, write_file
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.delta.test_rewriting import VALUES
@@ -58,10 +59,10 @@ def replace(folder: Path, version: int, rows: pa.Table, old: list[DataFile]) -> 
     """Write a Delta version as a transaction of that number does, whatever there is."""
     location = DeltaLocation.of(folder)
     table: Any = types.SimpleNamespace(
-        folder=folder, owner=OWNER, disk=TableDisk(location), recorded_by=lambda _: [], storage=storage_of(location)
+        folder=folder, owner=OWNER, disk=TableDisk(location), read_version=version - 1, storage=storage_of(location)
     )
     attempt, new = TransactionAttempt(TxId(version), AttemptId(version)), write_file(table.storage, rows, rows.schema)
-    entry = commit._replacing(table, version, attempt, new, old)
+    entry = commit._actions(table, attempt, {OWNER: version}, Rewritten(old, new))
     commit._write_version(table, version, entry, [file.name for file in new])
     return new[0].as_part
 
@@ -267,7 +268,7 @@ class TestTables:
 
     def test_get_every_row_although_delta_rs_writes_them(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         """As on object stores."""
-        monkeypatch.setattr(state.delta.merged, "replaceable_files", lambda _: None)
+        monkeypatch.setattr(state.delta.write.touched_files, "replaceable_files", lambda _: None)
         words = opened(place)
         for txid in range(1, 4):
             words.merge(place.attempt(txid, txid), counts({"a": 1, str(txid): 1}))

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 import state.delta.log.files
-import state.delta.merged
+import state.delta.upkeep.merged_upkeep
 from state.delta.log.files import compact
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
@@ -81,9 +81,9 @@ def test_a_coordinator_that_was_taken_over_puts_no_files_together(
     handle, new = old._open_table, opened(place)
     assert new.version() == 2
     new.fence(AttemptId(3))
-    monkeypatch.setattr(state.delta.merged, "COMPACTION_INTERVAL", 1)
-    monkeypatch.setattr(state.delta.merged, "FILES_MAX", 1)
-    handle.maintain(TxId(2), lambda: True)
+    monkeypatch.setattr(state.delta.upkeep.merged_upkeep, "COMPACTION_INTERVAL", 1)
+    monkeypatch.setattr(state.delta.upkeep.merged_upkeep, "FILES_MAX", 1)
+    handle.upkeep.maintain(TxId(2), lambda: True)
     assert "could not be maintained" in caplog.text
     assert table_of(new).version() == 3
     assert len(table_of(new).file_uris()) == 2

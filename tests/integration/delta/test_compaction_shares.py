@@ -18,15 +18,15 @@ import pytest
 from pyarrow import parquet
 
 from state.delta.segments import shares
-from state.delta.segments.background_compaction import (
+from state.delta.segments.log_layout import LogLayout, full_compaction
+from state.delta.segments.shares import SHARE_ROWS, is_in_share, shares_of
+from state.delta.state import DeltaMapState
+from state.delta.upkeep.background_compaction import (
     BackgroundCompaction,
     CompactionTask,
     WrittenCompaction,
     compaction_task,
 )
-from state.delta.segments.log_layout import LogLayout, full_compaction
-from state.delta.segments.shares import SHARE_ROWS, is_in_share, shares_of
-from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place
 from tests.contract.test_horizons import History
 from tests.integration.delta.test_staged import segments
@@ -174,7 +174,7 @@ WRONG = {
 def test_wrong_ways_to_share_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     change, key = WRONG[name]
     monkeypatch.setattr(
-        "state.delta.segments.background_compaction.is_in_share", lambda *given: change(shares.is_in_share(*given))
+        "state.delta.upkeep.background_compaction.is_in_share", lambda *given: change(shares.is_in_share(*given))
     )
     with pytest.raises(AssertionError):
         test_shares_together_are_what_one_writes(tmp_path, key, 3)
@@ -202,7 +202,7 @@ def in_shares(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert self._future is not None
         self._future.result(timeout=240)
 
-    monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
+    monkeypatch.setattr("state.delta.upkeep.background_compaction.BACKGROUND_ROWS", 0)
     monkeypatch.setattr(CompactionTask, "write", write)
     monkeypatch.setattr(BackgroundCompaction, "start", started)
     return found

@@ -18,8 +18,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from state.delta.log.background import BackgroundWork
+from state.delta.open_table import OpenTable
 from state.delta.state import DeltaMapState
-from state.delta.writing.layout import Layout
 from state.fence import Fence, Verdict, WriteRefused
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, always, content, counts, write_by_files
@@ -43,7 +43,7 @@ class World(Place):
         strikes = iter([meanwhile])
 
         class Paused(kind):  # type: ignore[misc, valid-type]
-            def _confirm(self, attempt_id: AttemptId, write: Callable[[Layout], None]) -> None:
+            def _confirm(self, attempt_id: AttemptId, write: Callable[[OpenTable], None]) -> None:
                 for strike in strikes:
                     strike()
                 super()._confirm(attempt_id, write)
@@ -54,7 +54,7 @@ class World(Place):
 @pytest.fixture(params=["written as a whole", "written by delta-rs", "file by file"])
 def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     if request.param == "written by delta-rs":
-        monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
+        monkeypatch.setattr("state.delta.write.touched_files.replaceable_files", lambda _: None)
     if request.param == "file by file":
         write_by_files(monkeypatch)
     return World("delta-rs", tmp_path)
@@ -77,7 +77,7 @@ class WithoutEmptyCommits(DeltaMapState):
         table: Any = self._open_table
         table.write_version = lambda *_: None
 
-    def _confirm(self, attempt_id: AttemptId, write: Callable[[Layout], None]) -> None:
+    def _confirm(self, attempt_id: AttemptId, write: Callable[[OpenTable], None]) -> None:
         write(self._open_table)
 
 
@@ -91,8 +91,8 @@ class WithoutFence(DeltaMapState):
 class WritesByPath(DeltaMapState):
     """Taken out: rows go through the snapshot on which the version was checked."""
 
-    def _confirm(self, attempt_id: AttemptId, write: Callable[[Layout], None]) -> None:
-        def by_path(table: Layout) -> None:
+    def _confirm(self, attempt_id: AttemptId, write: Callable[[OpenTable], None]) -> None:
+        def by_path(table: OpenTable) -> None:
             table.read_and_check_version()
             write(table)
 

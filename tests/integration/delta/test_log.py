@@ -19,19 +19,19 @@ from deltalake import DeltaTable, QueryBuilder
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-import state.delta.merged
+import state.delta.opening
+import state.delta.read.table_reader
 import state.delta.state
 import state.delta.tables.lookup
-import state.delta.writing.layout
+import state.delta.upkeep.table_upkeep
+from state.delta.open_table import OpenTable, open_segments
 from state.delta.opening import segment_columns
-from state.delta.segments.compactor import Compactor
 from state.delta.segments.log_layout import LogLayout
-from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
-from state.delta.write.entry import by_delta_rs
+from state.delta.upkeep.compactor import Compactor
+from state.delta.write.engine_commits import by_delta_rs
 from state.delta.write.snapshot import LoadedTable
-from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, look_up_always
 from tests.integration.delta import compacting
@@ -124,7 +124,7 @@ class TestCompactions:
         assert [1, 2] in seen
 
     def test_are_reported_with_what_they_write(self, place: Place, caplog: Any) -> None:
-        with caplog.at_level("INFO", logger="state.delta.segments.compactor"):
+        with caplog.at_level("INFO", logger="state.delta.upkeep.compactor"):
             merged(opened(place, LogLayout(compact_after=2)), place, 1, 3)
         assert (
             "2 segments with 4 rows up to transaction 2 compacted into 3 rows; 3 rows written by compactions for 6"
@@ -156,9 +156,9 @@ class TestCompactions:
     def test_of_two_writers_one_is_refused(self, place: Place) -> None:
         merged(opened(place), place, 1, 4)
         first, second = (handle_of(place) for _ in range(2))
-        first.compact(TxId(4))
+        first.upkeep.compact(TxId(4))
         with pytest.raises(WriteRefused, match="another writer's Delta commit came between"):
-            second.compact(TxId(3))
+            second.upkeep.compact(TxId(3))
         assert content(opened(place)) == after(4)
 
     def test_of_a_writer_that_was_taken_over_are_refused(self, place: Place) -> None:
@@ -168,7 +168,7 @@ class TestCompactions:
         new = opened(place)
         new.merge(place.attempt(3, 7), counts({"dog": 5}))
         with pytest.raises(WriteRefused, match="another writer's Delta commit came between"):
-            handle.compact(TxId(3))
+            handle.upkeep.compact(TxId(3))
         assert content(new) == {**after(2), "dog": 5}
 
     @pytest.mark.sampled(2)
@@ -177,7 +177,7 @@ class TestCompactions:
         merged(opened(place), place, 1, 4)
 
         def compact() -> None:
-            handle_of(place).compact(TxId(4))
+            handle_of(place).upkeep.compact(TxId(4))
 
         words = opened(place, NEVER, interrupted(compact))
         if write == "fence":
@@ -214,17 +214,17 @@ def test_a_process_that_is_killed_leaves_whole_transactions_and_whole_compaction
         assert content(state) == after(last)
 
 
-def handle_of(place: Place) -> SegmentsTable:
+def handle_of(place: Place) -> OpenTable:
     """A table as another process has it."""
     columns = segment_columns(DeltaMapState("t", "word string", "count long").columns)
-    return SegmentsTable(LoadedTable(DeltaLocation.of(place.folder / "t"), OWNER, columns), "t")
+    return open_segments(LoadedTable(DeltaLocation.of(place.folder / "t"), OWNER, columns), "t")
 
 
 def interrupted(meanwhile: Callable[[], object]) -> type[DeltaMapState]:
     """A state during whose first write something else happens, after it has checked the version."""
 
     class Interrupted(DeltaMapState):
-        def _confirm(self, attempt_id: Any, write: Callable[[Layout], None]) -> None:
+        def _confirm(self, attempt_id: Any, write: Callable[[OpenTable], None]) -> None:
             meanwhile()
             super()._confirm(attempt_id, write)
 
@@ -238,7 +238,7 @@ class TestValues:
     def test_latest_ones_are_looked_up_in_every_run(
         self, place: Place, layout: LogLayout, sorted_rows_min: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(state.delta.writing.layout, "CACHED_ROWS_MAX", 0)
+        monkeypatch.setattr(state.delta.read.table_reader, "CACHED_ROWS_MAX", 0)
         monkeypatch.setattr(state.delta.tables.lookup, "SORTED_ROWS_MIN", sorted_rows_min)
         words = opened(place, layout, values="count long, note string")
         words.put(place.attempt(1, 1), {("b",): (1, "x"), (None,): (0, "x"), ("a",): (1, "x")})
@@ -253,7 +253,7 @@ class TestValues:
     def test_are_found_in_sorted_copies_by_keys_of_every_type(
         self, place: Place, type_: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(state.delta.writing.layout, "CACHED_ROWS_MAX", 0)
+        monkeypatch.setattr(state.delta.read.table_reader, "CACHED_ROWS_MAX", 0)
         monkeypatch.setattr(state.delta.tables.lookup, "SORTED_ROWS_MIN", 0)
         words = DeltaMapState(place.folder / "t", f"K {type_}", "count long", layout="log")
         words.open(OWNER, place.txids.__getitem__)
@@ -296,8 +296,8 @@ class TestValues:
         words = opened(place, values=f"total {type_}")
         column = pa.array([large], arrow_type(type_))
         for txid in (1, 2, 3):
-            table: Any = words._open_table
-            table.admits = lambda *_: True
+            writer: Any = words._open_table.writer
+            writer.admits = lambda *_: True
             words.merge(
                 place.attempt(txid, txid), Partials({"total": "sum"}, pa.table({"word": ["a"], "total": column}))
             )
@@ -308,7 +308,7 @@ class TestValues:
         with pytest.raises(Exception, match=r"(?i)out of range|overflow"):
             seen(words, view)
         with pytest.raises(SumOverflow):
-            words._open_table.search(TxId(4), pa.table({"word": ["a"]}))
+            words._open_table.reader.search(TxId(4), pa.table({"word": ["a"]}))
         assert words.read(TxId(1)).to_pydict() == {"word": ["a"], "total": [large]}
 
     def test_that_can_not_be_read_while_they_are_written_are_refused(self, place: Place) -> None:
@@ -388,7 +388,7 @@ class TestLayouts:
 
     def test_a_large_merged_table_is_reported(self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
         merged(opened(place, "auto"), place, 1, 3)
-        monkeypatch.setattr(state.delta.merged, "MERGED_ROWS_TARGET", 3)
+        monkeypatch.setattr(state.delta.opening, "MERGED_ROWS_TARGET", 3)
         opened(place, "merge")
         assert "layout='log'" not in caplog.text
         opened(place, "auto")
@@ -405,7 +405,7 @@ class TestLayouts:
         assert DeltaTable(words.location.uri).metadata().partition_columns == ["_Tx"]
 
     def test_old_files_are_deleted(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(state.delta.writing.layout, "VACUUM_INTERVAL", 10)
+        monkeypatch.setattr(state.delta.upkeep.table_upkeep, "VACUUM_INTERVAL", 10)
         properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
         words = opened(place, LogLayout(compact_after=5), properties=properties)
         merged(words, place, 1, 10)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
 import state.delta.write.change
-from state.delta.merged import MergedTable
+from state.delta.open_table import open_merged
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
+from state.delta.write.change import Change
+from state.delta.write.files import Rewritten
+from state.delta.write.merging import MergeWriter
 from state.delta.write.snapshot import LoadedTable
 from state.fence import TableWrite, WriteRefused
 from tests.contract.states import OWNER, Place, content, counts, write_by_files
@@ -32,16 +36,16 @@ def opened(place: Place) -> DeltaMapState:
     return words
 
 
-def merges(monkeypatch: pytest.MonkeyPatch) -> list[TransactionAttempt]:
-    """The attempts that are written file by file."""
-    left: list[TransactionAttempt] = []
-    original = MergedTable._by_files
+def merges(monkeypatch: pytest.MonkeyPatch) -> list[TxId]:
+    """The transactions that are written file by file."""
+    left: list[TxId] = []
+    original = MergeWriter.rewrite_touched
 
-    def noted(self: MergedTable, attempt: TransactionAttempt, *rest: Any) -> None:
-        left.append(attempt)
-        original(self, attempt, *rest)
+    def noted(self: MergeWriter, change: Change, *rest: Any) -> Rewritten:
+        left.append(change.txid)
+        return original(self, change, *rest)
 
-    monkeypatch.setattr(MergedTable, "_by_files", noted)
+    monkeypatch.setattr(MergeWriter, "rewrite_touched", noted)
     return left
 
 
@@ -51,7 +55,7 @@ def test_a_table_that_has_grown_is_merged_into(place: Place, monkeypatch: pytest
     words = opened(place)
     for txid, many in enumerate((2, 2, 3, 3), 1):
         words.merge(place.attempt(txid, txid), counts({f"word {number}": 1 for number in range(many)}))
-    assert [attempt.txid for attempt in left] == [3, 4]
+    assert left == [3, 4]
     assert content(words) == {"word 0": 4, "word 1": 4, "word 2": 2}
 
 
@@ -61,7 +65,7 @@ def test_a_table_of_large_rows_is_merged_into(place: Place, monkeypatch: pytest.
     words.merge(place.attempt(1, 1), counts({"a": 1}))
     monkeypatch.setattr(state.delta.write.change, "REWRITTEN_BYTES_MAX", 100)
     words.merge(place.attempt(2, 2), counts({"a": 1}))
-    assert [attempt.txid for attempt in left] == [2]
+    assert left == [2]
     assert content(words) == {"a": 2}
 
 
@@ -82,7 +86,7 @@ def test_what_is_kept_belongs_to_one_version(place: Place) -> None:
     words = opened(place)
     words.merge(place.attempt(1, 1), counts({"a": 1}))
     loaded = LoadedTable(DeltaLocation.of(place.folder / "t"), OWNER, words.columns)
-    handle = MergedTable(loaded, "t")
+    handle = open_merged(loaded, "t")
     table = DeltaTable(words.location.uri)
     table.create_write_transaction([], "append", table.schema())
     attempt = TransactionAttempt(TxId(2), AttemptId(2))
@@ -90,7 +94,7 @@ def test_what_is_kept_belongs_to_one_version(place: Place) -> None:
     before = set(Path(words.location.uri).iterdir())
     with pytest.raises(WriteRefused):
         merge()
-    assert handle._small._cached is None, "a Delta commit came between: who knows what is in it"
+    assert loaded.current.rows is None, "a Delta commit came between: who knows what is in it"
     assert set(Path(words.location.uri).iterdir()) == before, "nor is a file of it left"
     assert handle.read_and_check_version() == 1
     merge()
@@ -137,7 +141,8 @@ def test_a_file_that_is_torn_or_gone_fails_the_attempt(
     if not is_known:
         words = opened(place)
     elif is_small:
-        cast(MergedTable, words._open_table)._small._cached = None
+        loaded = words._open_table.loaded
+        loaded.current = replace(loaded.current, rows=None)
     version = DeltaTable(words.location.uri).version()
     for uri in DeltaTable(words.location.uri).file_uris():
         harm(Path(uri))

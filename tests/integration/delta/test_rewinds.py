@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from state.delta.log import log as delta_log
-from state.delta.segments import table as delta_segments
-from state.delta.writing import layout as delta_layout
+from state.delta.upkeep import segment_upkeep as delta_segments
+from state.delta.upkeep import table_upkeep as delta_upkeep
 from tests.rewinding import (
     KEPT_FOR_NO_TIME,
     LAYOUTS,
@@ -200,7 +200,7 @@ def run_that_keeps_nothing(folder: Path, layout: str, monkeypatch: pytest.Monkey
     run(world.topology(transactions=4), world.store)
     if savepoint:
         assert world.store.note_savepoint("rewound", "before", TxId(4))
-    monkeypatch.setattr(delta_layout, "VACUUM_INTERVAL", 2)
+    monkeypatch.setattr(delta_upkeep, "VACUUM_INTERVAL", 2)
     monkeypatch.setattr(delta_segments, "SWEEP_INTERVAL_S", -1)
     monkeypatch.setattr(delta_log, "LOG_KEPT_S", -1)
     world.run()

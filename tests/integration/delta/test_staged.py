@@ -17,9 +17,9 @@ from pyarrow import parquet
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta.segments.log_layout import LogLayout
-from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.staging import DRIVER_BYTES_MAX, STAGED_FOLDER, FileStager, attempt_of
+from state.delta.upkeep.segment_upkeep import SegmentUpkeep
 from tests.contract.states import OWNER, Place, content, counts
 from tests.file_limit import files_up_to
 from transactional.core.ports import Partials, StateKind
@@ -65,10 +65,10 @@ def live(state: DeltaMapState) -> list[str]:
     return sorted(pa.table(DeltaTable(state.location.uri).get_add_actions())["path"].to_pylist())
 
 
-def segments(state: DeltaMapState) -> SegmentsTable:
-    table = state._open_table
-    assert isinstance(table, SegmentsTable)
-    return table
+def segments(state: DeltaMapState) -> SegmentUpkeep:
+    upkeep = state._open_table.upkeep
+    assert isinstance(upkeep, SegmentUpkeep)
+    return upkeep
 
 
 class TestCommit:
@@ -133,7 +133,7 @@ class TestCommit:
         assert not live(state)[0].startswith(STAGED_FOLDER)
         assert content(state) == {"a": 3, "b": 1}, "one file, and two rows of one key"
         attempt = place.attempt(1, 2)
-        table, compacted = segments(state), list[int]()
+        table, compacted = state._open_table, list[int]()
         read_and_check = table.read_and_check_version
 
         def compacted_after_the_check() -> Any:
@@ -396,7 +396,7 @@ class TestCompactions:
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1}, {"a": 1})
             state.maintain(TxId(txid), lambda: True)
-        assert segments(state).compacted_txid == 1
+        assert segments(state).reader.compacted_txid == 1
         assert content(state) == {"a": 6}
 
     def test_one_transaction_of_several_files_is_compacted_too(self, place: Place) -> None:

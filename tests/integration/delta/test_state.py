@@ -15,13 +15,14 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-import state.delta.merged
+import state.delta.read.table_reader
 import state.delta.state
-import state.delta.writing.layout
+import state.delta.upkeep.merged_upkeep
+import state.delta.upkeep.table_upkeep
 from state.delta.log.files import LISTED_WITHIN_S, delete_old_files
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation, catalog_table
-from state.delta.write.entry import settle_feature
+from state.delta.write.engine_commits import settle_feature
 from state.delta.write.snapshot import LoadedTable
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.core.ports import StateKind
@@ -302,7 +303,7 @@ def test_times_are_found_whatever_their_zone(place: Place) -> None:
 
 
 def test_a_large_table_is_read_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state.delta.writing.layout, "CACHED_ROWS_MAX", 2)
+    monkeypatch.setattr(state.delta.read.table_reader, "CACHED_ROWS_MAX", 2)
     words = opened(place.folder / "t", place, "word string, part int")
     words.put(place.attempt(1, 1), {(str(number), number % 2): (number,) for number in range(10)})
     wanted = [("3", 1), ("3", 0), ("4", 0), ("x", 0)]
@@ -337,8 +338,8 @@ def test_is_read_without_being_opened(place: Place) -> None:
 
 class TestUpkeep:
     def test_puts_small_files_together(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(state.delta.merged, "COMPACTION_INTERVAL", 5)
-        monkeypatch.setattr(state.delta.merged, "FILES_MAX", 3)
+        monkeypatch.setattr(state.delta.upkeep.merged_upkeep, "COMPACTION_INTERVAL", 5)
+        monkeypatch.setattr(state.delta.upkeep.merged_upkeep, "FILES_MAX", 3)
         words = opened(place.folder / "t", place)
         most = 0
         for txid in range(1, 21):
@@ -348,7 +349,7 @@ class TestUpkeep:
         assert content(words) == {f"word {txid}": 1 for txid in range(1, 21)}
 
     def test_deletes_files_that_are_old_enough(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(state.delta.writing.layout, "VACUUM_INTERVAL", 10)
+        monkeypatch.setattr(state.delta.upkeep.table_upkeep, "VACUUM_INTERVAL", 10)
         words = opened(
             place.folder / "t", place, properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"}
         )
@@ -362,7 +363,7 @@ class TestUpkeep:
         assert content(words) == {"a": 11}
 
     def test_goes_on_when_it_fails(self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-        monkeypatch.setattr(state.delta.writing.layout, "VACUUM_INTERVAL", 1)
+        monkeypatch.setattr(state.delta.upkeep.table_upkeep, "VACUUM_INTERVAL", 1)
 
         def fail(self: DeltaTable, **options: Any) -> None:
             raise OSError("no permission")
@@ -461,7 +462,7 @@ class TestOldFiles:
         words.merge(place.attempt(1, 1), counts({"a": 1}))
         handle = words._opened
         assert handle is not None
-        assert handle._if_still_own() is not None
+        assert handle.upkeep._if_still_own() is not None
         other = opened(place.folder / "t", place)
         other.merge(place.attempt(2, 2), counts({"a": 1}))
-        assert handle._if_still_own() is None
+        assert handle.upkeep._if_still_own() is None

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from state.delta.log.files import RETENTION_S, UNCOMMITTED_KEPT_S, is_data_file, retention_s
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.writing.layout import RetainedParts
+from state.delta.upkeep.table_upkeep import RetainedParts
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.model.attempt import TxId
 from transactional.runtime.engine.clock import SystemClock
@@ -44,7 +44,7 @@ def counted(words: DeltaMapState, place: Place, first: int, last: int) -> None:
 
 def vacuum(words: DeltaMapState) -> None:
     words._open_table.loaded.refresh()
-    words._open_table.delete_old_files()
+    words._open_table.upkeep.delete_old_files()
 
 
 def aged(path: Path, age_s: float) -> Path:
@@ -110,7 +110,9 @@ class TestVacuum:
         words = opened(place, layout)
         counted(words, place, 1, 8)
         given_up = sorted(data_files(place) - live_files(place))
-        words._open_table.retained = RetainedParts(paths=frozenset([str(given_up[0].relative_to(place.folder / "t"))]))
+        words._open_table.upkeep.retained = RetainedParts(
+            paths=frozenset([str(given_up[0].relative_to(place.folder / "t"))])
+        )
         vacuum(words)
         assert data_files(place) == {*live_files(place), given_up[0]}
 
@@ -143,7 +145,7 @@ class TestVacuum:
     def test_keeps_what_was_given_up_and_came_back(self, place: Place, layout: str) -> None:
         words = opened(place, layout)
         counted(words, place, 1, 3)
-        removals = words._open_table._removals
+        removals = words._open_table.upkeep._removals
         removals.follow(DeltaTable(str(place.folder / "t")).version())
         table = DeltaTable(str(place.folder / "t"))
         given_up = set(removals.removed_at_s)
@@ -155,7 +157,7 @@ class TestVacuum:
         """Checkpoints forget it, and the log is cleaned behind them."""
         words = opened(place, layout)
         counted(words, place, 1, 3)
-        words._open_table._removals.follow(words._open_table.loaded.delta_version)
+        words._open_table.upkeep._removals.follow(words._open_table.loaded.delta_version)
         table = DeltaTable(str(place.folder / "t"))
         table.create_checkpoint()
         for version in range(table.version()):

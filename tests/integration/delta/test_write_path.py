@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-import state.delta.merged
-import state.delta.write.entry
+import state.delta.write.engine_commits
+import state.delta.write.touched_files
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, counts, write_by_files
 
 ROOT = Path(__file__).parents[3]
 PATHS = {
-    "two files": (os, "link", "merge", "merged"),
-    "an overwrite": (state.delta.write.entry, "write_deltalake", "merge", "merged"),
-    "file by file": (os, "link", "merge", "merged"),
-    "a segment": (state.delta.write.entry, "write_deltalake", "log", "segments/table"),
+    "two files": (os, "link", "merge", ("merging", "entry")),
+    "an overwrite": (state.delta.write.engine_commits, "write_deltalake", "merge", ("merging", "engine_commits")),
+    "file by file": (os, "link", "merge", ("merging", "entry")),
+    "a segment": (state.delta.write.engine_commits, "write_deltalake", "log", ("segments", "engine_commits")),
 }
 
 
@@ -38,10 +38,10 @@ def files_above() -> list[str]:
 
 @pytest.mark.parametrize("way", PATHS)
 def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    where, name, layout, middle = PATHS[way]
+    where, name, layout, files = PATHS[way]
     place, passed = Place("delta-rs", tmp_path), list[list[str]]()
     if way == "an overwrite":
-        monkeypatch.setattr(state.delta.merged, "replaceable_files", lambda _: None)
+        monkeypatch.setattr(state.delta.write.touched_files, "replaceable_files", lambda _: None)
     if way == "file by file":
         write_by_files(monkeypatch)
     words = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
@@ -54,4 +54,5 @@ def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, mo
 
     monkeypatch.setattr(where, name, seen)
     words.merge(place.attempt(1, 1), counts({"dog": 1}))
-    assert passed == [["state/table_state.py", f"state/delta/{middle}.py", "state/delta/write/entry.py"]]
+    above = ["state/table_state.py", "state/delta/open_table.py", "state/delta/write/table_writer.py"]
+    assert passed == [above + [f"state/delta/write/{file}.py" for file in files]]

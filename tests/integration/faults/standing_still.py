@@ -19,8 +19,8 @@ from sqlalchemy import Connection, UpdateBase
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
-from state.delta import merged as delta_merged
 from state.delta.log import files as delta_files
+from state.delta.upkeep import merged_upkeep as delta_merged
 from state.delta.write import change as delta_small
 from state.fence import TableWrite
 from transactional import (

@@ -17,12 +17,12 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout
-from state.delta.segments.background_compaction import CompactionTask, WrittenCompaction, compaction_task
 from state.delta.segments.log_layout import LogLayout, full_compaction
-from state.delta.segments.spark_compaction import write_by_spark
-from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.staging import STAGED_FOLDER, FileStager
+from state.delta.upkeep.background_compaction import CompactionTask, WrittenCompaction, compaction_task
+from state.delta.upkeep.segment_upkeep import SegmentUpkeep
+from state.delta.upkeep.spark_compaction import write_by_spark
 from state.fence import WriteRefused
 from state.rows.python_rows import rows_of
 from tests.contract.states import OWNER, Place, content
@@ -95,8 +95,8 @@ def test_executors_that_do_not_see_the_folder_are_one_clear_line(tmp_path: Path,
 def test_spark_compactions_and_the_driver_commits(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
-    monkeypatch.setattr("state.delta.segments.compaction_writers.SPARK_ROWS", 0)
+    monkeypatch.setattr("state.delta.upkeep.background_compaction.BACKGROUND_ROWS", 0)
+    monkeypatch.setattr("state.delta.upkeep.compaction_writers.SPARK_ROWS", 0)
     monkeypatch.setattr("state.delta.segments.shares.SHARE_ROWS", 4)
     jobs = list[CompactionTask]()
 
@@ -104,15 +104,15 @@ def test_spark_compactions_and_the_driver_commits(
         jobs.append(task)
         return write_by_spark(task)
 
-    monkeypatch.setattr("state.delta.segments.spark_compaction.write_by_spark", job)
+    monkeypatch.setattr("state.delta.upkeep.spark_compaction.write_by_spark", job)
     assert spark.version, "it is running, so compactions go there"
     place = Place("delta-rs/log", tmp_path)
     layout = LogLayout(compact_after=2, staged_bytes=0)
     combine = {"count": "sum", "most": "max", "least": "min", "total": "sum"}
     state = DeltaMapState(tmp_path / "t", "word string", VALUES, layout=layout)
     state.open(OWNER, place.txids.__getitem__)
-    table = state._open_table
-    assert isinstance(table, SegmentsTable)
+    upkeep = state._open_table.upkeep
+    assert isinstance(upkeep, SegmentUpkeep)
     for txid in range(1, 6):
         attempt = place.attempt(txid, txid)
         parts = [batch_of(txid, task) for task in range(2)]
@@ -122,11 +122,11 @@ def test_spark_compactions_and_the_driver_commits(
         state.merge(attempt, Partials(combine, parts[0].slice(0, 0), staged))
         before = state.read().sort_by("word")
         state.maintain(TxId(txid), lambda: True)
-        if table.compactor.background._future is not None:
-            assert table.compactor.background._future.exception(timeout=240) is None
+        if upkeep.compactor.background._future is not None:
+            assert upkeep.compactor.background._future.exception(timeout=240) is None
             state.maintain(TxId(txid), lambda: True)
         assert state.read().sort_by("word").equals(before)
-    assert (table.compacted_txid, len(jobs)) == (4, 2)
+    assert (upkeep.reader.compacted_txid, len(jobs)) == (4, 2)
     compacted = pa.table(DeltaTable(state.location.uri).get_add_actions()).to_pylist()
     made = [file for file in compacted if file["partition"]["txid"] == 4]
     assert len(made) > 1, "several of the seven shares have keys"
@@ -136,9 +136,9 @@ def test_spark_compactions_and_the_driver_commits(
 def test_what_comes_in_the_way_of_a_share_is_one_line(tmp_path: Path, spark: SparkSession) -> None:
     state = counted(tmp_path, spark)
     state.open("words/count", lambda attempt_id: TxId(99))
-    table = state._open_table
-    assert isinstance(table, SegmentsTable)
-    stored = table.compactor._stored
+    upkeep = state._open_table.upkeep
+    assert isinstance(upkeep, SegmentUpkeep)
+    stored = upkeep.compactor._stored
     compaction = full_compaction(stored.segments(), TxId(99))
     assert compaction is not None
     task = compaction_task(stored.loaded, {"count": "sum"}, compaction, stored.segments(), None)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from state.delta.read.table_reader import TableReader
 from state.delta.reading import DeltaReader
 from state.delta.state import DeltaMapState
-from state.delta.writing.layout import Layout
 from tests.contract.states import OWNER, counts
 from transactional.errors import OperatingError, StoreMismatch
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -68,10 +68,10 @@ def test_it_opens_a_table_once_as_long_as_that_is_the_same(
 ) -> None:
     """Whoever follows a leader does not load the table for each transaction."""
     state = written(tmp_path, layout, {"cat": 1})
-    reader, opened = state.reader(OWNER), list[Layout]()
+    reader, opened = state.reader(OWNER), list[TableReader]()
     open_table = reader._open
 
-    def counted() -> Layout:
+    def counted() -> TableReader:
         opened.append(open_table())
         return opened[-1]
 
@@ -85,7 +85,7 @@ def test_it_opens_a_table_once_as_long_as_that_is_the_same(
 def test_what_others_have_done_to_the_old_one_is_not_held_against_the_new_one(tmp_path: Path) -> None:
     reader = (state := written(tmp_path, "merge", {"cat": 10})).reader(OWNER)
     assert seen(reader, 1) == 10
-    state._open_table.loaded.snapshot.update({"count": "7"})
+    state._open_table.loaded.engine.update({"count": "7"})
     for _ in range(2):
         with pytest.raises(StoreMismatch, match="was changed by"):
             reader.pin()

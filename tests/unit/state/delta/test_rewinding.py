@@ -61,7 +61,7 @@ def test_of_several_savepoints_the_log_is_kept_for_the_oldest(words: DeltaMapSta
 def vacuum(state: DeltaMapState) -> None:
     """As maintenance does it when all that was given up is old."""
     state._open_table.loaded.refresh()
-    state._open_table.delete_old_files()
+    state._open_table.upkeep.delete_old_files()
 
 
 @pytest.mark.parametrize("is_held", [False, True])

@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 from state.delta.log.entries import Entry
 from state.delta.log.following import Part, PartitionFiles
 from state.delta.opening import open_to_read
+from state.delta.read.segment_reader import SegmentReader
 from state.delta.segments.log_layout import LogLayout
-from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from transactional.core.ports import Partials
 from transactional.core.ports.state_parts import RewindTarget
@@ -122,7 +122,7 @@ def test_what_is_followed_is_what_one_finds_that_opens_the_table(tmp_path: Path,
 
 def told(table: object) -> list[object]:
     """All that a look-up goes by, and what it finds."""
-    assert isinstance(table, SegmentsTable)
+    assert isinstance(table, SegmentReader)
     loaded, wanted = table.loaded, pa.table({"word": pa.array(WORDS)})
     segments = [(each.txid, each.rows, each.files, each.is_unique) for each in table.segments()]
     known = [loaded.version(), table.compacted_txid, loaded.delta_version, table.row_count(), dict(loaded.properties)]

@@ -91,9 +91,9 @@ def test_a_table_lives_in_a_store_that_needs_the_same_interpreter(
     """Fenced, written, read, compacted, shortened, read as of then, examined."""
     if is_large:
         write_by_files(monkeypatch)
-    monkeypatch.setattr("state.delta.merged.COMPACTION_INTERVAL", 1)
-    monkeypatch.setattr("state.delta.merged.FILES_MAX", 1)
-    monkeypatch.setattr("state.delta.writing.layout.CACHED_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta.upkeep.merged_upkeep.COMPACTION_INTERVAL", 1)
+    monkeypatch.setattr("state.delta.upkeep.merged_upkeep.FILES_MAX", 1)
+    monkeypatch.setattr("state.delta.read.table_reader.CACHED_ROWS_MAX", -1)
     place = Place("delta-rs", tmp_path)
     # The first transaction of a log declares its properties, for which delta-rs holds the lock.
     begun = opened(str(tmp_path / "words"), place, layout)
@@ -104,7 +104,7 @@ def test_a_table_lives_in_a_store_that_needs_the_same_interpreter(
     words = opened(TABLE, place, layout, options)
     counted(words, place, range(2, 7))
     words._open_table.loaded.refresh()
-    words._open_table.delete_old_files()
+    words._open_table.upkeep.delete_old_files()
     assert content(words)["cat"] == 6
     reader = words.reader(OWNER)
     reader.pin(TxId(4))

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from state.delta.opening import open_to_read
+from state.delta.read.table_reader import TableReader
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.writing.layout import Layout
 from state.rows.expiring import app_transactions
 from transactional.core.ports import Partials
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -34,9 +34,9 @@ def written(folder: Path, txid: int) -> DeltaMapState:
     return state
 
 
-def known(table: Layout) -> list[int | None]:
+def known(table: TableReader) -> list[int | None]:
     """What the loaded version says of attempts, compactions and horizons."""
-    ids = [OWNER, compaction_of(OWNER), *(name for name, _ in app_transactions(OWNER, table.horizons()))]
+    ids = [OWNER, compaction_of(OWNER), *(name for name, _ in app_transactions(OWNER, table.loaded.horizons()))]
     return [table.loaded.version_of(each) for each in ids]
 
 
@@ -57,7 +57,7 @@ def test_what_a_reader_follows_is_what_one_finds_that_opens_the_table(
             continue
         if cleaned:
             newest = open_to_read(state.location, OWNER, state.columns).loaded
-            newest.snapshot.create_checkpoint()
+            newest.engine.create_checkpoint()
             for version in range(newest.delta_version):
                 (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink(missing_ok=True)
         followed.loaded.refresh()

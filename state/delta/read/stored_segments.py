@@ -56,7 +56,7 @@ class StoredSegments:
         if (live_files := self.loaded.follow_files(self.columns.txid)) is not None:
             until = self.unique_until
             return [Segment(TxId(txid), rows, files, txid <= until) for txid, rows, files in live_files.by_partition()]
-        files = pa.table(self.loaded.snapshot.get_add_actions(flatten=True))
+        files = pa.table(self.loaded.engine.get_add_actions(flatten=True))
         if not files.num_rows:
             return []
         txids = files.column(f"partition.{self.columns.txid}").cast(pa.int64())

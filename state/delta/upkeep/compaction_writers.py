@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from state.delta.segments.background_compaction import CompactionTask, WrittenCompaction
+from state.delta.upkeep.background_compaction import CompactionTask, WrittenCompaction
 from state.fence import WriteRefused
 from transactional.model.errors import OperatingError
 
@@ -57,7 +57,7 @@ class CompactionWriters:
         return partial(self._by_spark, task)
 
     def _by_spark(self, task: CompactionTask) -> WrittenCompaction:
-        from state.delta.segments import spark_compaction
+        from state.delta.upkeep import spark_compaction
 
         try:
             finished = spark_compaction.write_by_spark(task)

@@ -23,11 +23,12 @@ from state.delta.log.log import check_entries
 from state.delta.segments.log_layout import ONE_THREAD, Compaction, Segment, SegmentQuery, join_settings
 from state.delta.segments.shares import is_in_share
 from state.delta.tables.sql import DATA_FUSION
+from state.delta.tables.staged_files import check_there
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation, unreadable
-from state.delta.write.entry import commit_files, owned_properties
+from state.delta.write.engine_commits import commit_files, owned_properties
+from state.delta.write.segments import replacing
 from state.delta.write.snapshot import LoadedTable
-from state.delta.write.staged import check_there, replacing
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from transactional.core.ports.staged import StagedFile

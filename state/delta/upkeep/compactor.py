@@ -15,9 +15,7 @@ import pyarrow as pa
 from deltalake import Transaction
 from deltalake.exceptions import DeltaError
 
-from state.delta.segments import background_compaction
-from state.delta.segments.background_compaction import BackgroundCompaction, WrittenCompaction
-from state.delta.segments.compaction_writers import CompactionWriters
+from state.delta.read.stored_segments import StoredSegments
 from state.delta.segments.log_layout import (
     Compaction,
     LogLayout,
@@ -27,11 +25,14 @@ from state.delta.segments.log_layout import (
     is_compaction_due,
     join_settings,
 )
-from state.delta.segments.stored import StoredSegments
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import is_plain
 from state.delta.tables.table import refused
-from state.delta.write.entry import commit_overwrite, owned_properties, settle_feature
+from state.delta.upkeep import background_compaction
+from state.delta.upkeep.background_compaction import BackgroundCompaction, WrittenCompaction
+from state.delta.upkeep.compaction_writers import CompactionWriters
+from state.delta.write.engine_commits import commit_overwrite, owned_properties, settle_feature
+from state.delta.write.segments import WriteCounts
 from state.fence import WriteRefused
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError
@@ -43,19 +44,14 @@ _log = logging.getLogger(__name__)
 class Compactor:
     """Compacts one table that is open for writing, as `settings` say."""
 
-    def __init__(self, stored: StoredSegments, settings: LogLayout) -> None:
+    def __init__(self, stored: StoredSegments, settings: LogLayout, counts: WriteCounts) -> None:
         self._stored, self._loaded, self.settings = stored, stored.loaded, settings
         self.background, self.writers = BackgroundCompaction(), CompactionWriters()
-        self._added_rows, self._compacted_rows, self._staged_files = 0, 0, 0
-
-    def count_write(self, rows: int, *, staged_files: int = 0) -> None:
-        """Count the rows that a transaction has written, and the files among them that tasks have staged."""
-        self._added_rows += rows
-        self._staged_files += staged_files
+        self._counts, self._compacted_rows = counts, 0
 
     def find_due_work(self, newest: TxId) -> Callable[[], object] | None:
         """Return a function that does the compaction that is due, or None if none is."""
-        compacted, files = self._stored.compacted_txid, self._staged_files
+        compacted, files = self._stored.compacted_txid, self._counts.staged_files
         is_due = self.background.is_pending or is_compaction_due(compacted, newest, self.settings, files=files)
         return (lambda: self._compact_due(newest)) if is_due else None
 
@@ -110,7 +106,9 @@ class Compactor:
         segments, query, horizon = self._stored.segments(), self._stored.query(), self._horizon_before(newest)
         whole = query is not None and query.has_restarts
         compacted = self._stored.compacted_txid
-        compaction = due_compaction(segments, compacted, newest, self.settings, files=self._staged_files, whole=whole)
+        compaction = due_compaction(
+            segments, compacted, newest, self.settings, files=self._counts.staged_files, whole=whole
+        )
         if compaction is None:
             return True
         if (write := self._background_writer(compaction, segments, horizon)) is None:
@@ -162,7 +160,7 @@ class Compactor:
         # The table has no such segment if all keys were deleted.
         rows = next((segment.rows for segment in self._stored.segments() if segment.txid == compaction.end), 0)
         self._compacted_rows += rows
-        self._staged_files = 0
+        self._counts.staged_files = 0
         _log.info(
             "Delta table %s: %d segments with %d rows up to transaction %d compacted into %d rows; %s",
             *(
@@ -177,6 +175,7 @@ class Compactor:
 
     def write_amplification(self) -> str:
         """Return how many rows compactions have written for each row added since the table was opened, as a text."""
-        return f"{self._compacted_rows} rows written by compactions for {self._added_rows} that were added" + (
-            f", {self._compacted_rows / self._added_rows:.1f} each" if self._added_rows else ""
+        added_rows = self._counts.rows
+        return f"{self._compacted_rows} rows written by compactions for {added_rows} that were added" + (
+            f", {self._compacted_rows / added_rows:.1f} each" if added_rows else ""
         )

@@ -12,8 +12,8 @@ from functools import partial
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from state.delta.segments.background_compaction import CompactionTask, WrittenCompaction
 from state.delta.segments.shares import shares_of
+from state.delta.upkeep.background_compaction import CompactionTask, WrittenCompaction
 from state.fence import WriteRefused
 from transactional.model.errors import OperatingError
 from transactional.runtime.spark.jobs import run_job

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from state.delta.segments.background_compaction import BACKGROUND_ROWS, CompactionTask, WrittenCompaction
-from state.delta.segments.compaction_writers import PAUSE_COMPACTIONS_MAX, SPARK_ROWS, CompactionWriters, is_job
 from state.delta.segments.log_layout import Compaction
 from state.delta.tables.table import DeltaLocation
+from state.delta.upkeep.background_compaction import BACKGROUND_ROWS, CompactionTask, WrittenCompaction
+from state.delta.upkeep.compaction_writers import PAUSE_COMPACTIONS_MAX, SPARK_ROWS, CompactionWriters, is_job
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from transactional.model.attempt import TxId
@@ -59,7 +59,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return BY_JOB
 
     on_spark(monkeypatch, "spark://host:7077")
-    monkeypatch.setattr("state.delta.segments.spark_compaction.write_by_spark", by_spark)
+    monkeypatch.setattr("state.delta.upkeep.spark_compaction.write_by_spark", by_spark)
     monkeypatch.setattr(CompactionTask, "write", lambda task: BY_DRIVER)
     return jobs
 
@@ -87,7 +87,7 @@ def test_what_others_have_rewritten_meanwhile_is_no_failure_of_jobs(
     def conflicting(task: CompactionTask) -> WrittenCompaction:
         raise WriteRefused("somebody has rewritten it", is_conflict=True)
 
-    monkeypatch.setattr("state.delta.segments.spark_compaction.write_by_spark", conflicting)
+    monkeypatch.setattr("state.delta.upkeep.spark_compaction.write_by_spark", conflicting)
     writers = CompactionWriters()
     assert (compact(writers), caplog.records) == (BY_DRIVER, [])
 

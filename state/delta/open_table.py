@@ -1,0 +1,109 @@
+"""`OpenTable`: the open Delta table of a state, with its reader, its writer and its maintenance.
+
+All three share one loaded version (`LoadedTable`), which moves on when the version is read, or written. The reader of
+the open table is for the writing thread; other readers load a version of their own (`opening.open_to_read`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from state.delta.log.log import added_bytes
+from state.delta.read.merged_reader import MergedReader
+from state.delta.read.segment_reader import SegmentReader
+from state.delta.read.table_reader import TableReader
+from state.delta.segments.log_layout import LogLayout
+from state.delta.upkeep.merged_upkeep import MergedUpkeep
+from state.delta.upkeep.segment_upkeep import SegmentUpkeep
+from state.delta.upkeep.table_upkeep import TableUpkeep
+from state.delta.write.merging import MergeWriter
+from state.delta.write.segments import LogWriter
+from state.delta.write.snapshot import LoadedTable
+from state.delta.write.table_writer import TableWriter
+from state.delta.write.touched_files import Footers
+from state.fence import TableWrite
+from state.rows.expiring import ExpiryHorizons
+from transactional.core.ports import CommitFacts
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.names import STORE_PROPERTY
+
+Turn = Callable[[TableWrite], "OpenTable"]
+"""Changes the layout of a table before a transaction that is no replay is written, and returns the open table."""
+
+
+@dataclass
+class OpenTable:
+    """The open table of a state (see `FencedTable`). `turn` is called with the first new transaction."""
+
+    loaded: LoadedTable
+    reader: TableReader
+    writer: TableWriter
+    upkeep: TableUpkeep
+    turn: Turn | None = None
+
+    def read_and_check_version(self) -> AttemptId | None:
+        """Load the table (see `LoadedTable.read_and_check_version`)."""
+        return self.loaded.read_and_check_version()
+
+    def created_for(self) -> str | None:
+        """Return the `store_id` that the table was created with."""
+        return self.loaded.properties.get(STORE_PROPERTY)
+
+    def version(self) -> AttemptId | None:
+        """Return the id of the attempt that wrote the loaded version."""
+        return self.loaded.version()
+
+    def horizons(self) -> ExpiryHorizons:
+        """Return the expiry horizons that the loaded version has recorded."""
+        return self.loaded.horizons()
+
+    def last_commit(self) -> CommitFacts:
+        """Return facts of the last write: its Delta version, and the bytes that it added to a table on a disk."""
+        folder, version = self.loaded.folder, self.loaded.delta_version
+        size_bytes = None if folder is None else added_bytes(folder, version)
+        return CommitFacts(version, size_bytes, self.reader.compacted_txid)
+
+    def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
+        """Return the rows with these keys before transaction `txid` (see `TableReader.lookup`)."""
+        return self.reader.lookup(txid, keys)
+
+    def rows(self, txid: TxId) -> pa.Table:
+        """Return all rows before transaction `txid` (see `TableReader.rows`)."""
+        return self.reader.rows(txid)
+
+    def rows_between(self, txid: TxId, column: str, start: int | None, end: int) -> pa.Table:
+        """Return the rows with `start < column <= end` (see `TableReader.rows_between`)."""
+        return self.reader.rows_between(txid, column, start, end)
+
+    def apply(self, write: TableWrite) -> None:
+        """Write rows, one per key, and the version (see `TableWriter.apply`)."""
+        if self.turn is not None and not write.is_replay:
+            # While the newest transaction may have to be rolled back, the previous values have to stay.
+            self.loaded.disk.settle()
+            self.turn(write).apply(write)
+            return
+        self.writer.apply(write)
+
+    def write_version(
+        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, horizons: ExpiryHorizons | None = None
+    ) -> None:
+        """Write the version and no row. Raises `WriteRefused`."""
+        self.writer.write_version(attempt_id, attempt, horizons)
+
+
+def open_merged(loaded: LoadedTable, state: str, turn: Turn | None = None) -> OpenTable:
+    """Return the open table of a state in the merge layout. `state` is its name in messages."""
+    footers = Footers(loaded.storage, loaded.columns)
+    reader = MergedReader(loaded, footers)
+    writer = MergeWriter(loaded, state, reader.lookup, footers)
+    return OpenTable(loaded, reader, writer, MergedUpkeep(writer), turn)
+
+
+def open_segments(loaded: LoadedTable, state: str, settings: LogLayout | None = None) -> OpenTable:
+    """Return the open table of a state in the log layout, which is compacted as `settings` say."""
+    reader = SegmentReader(loaded)
+    writer = LogWriter(loaded, state, reader.lookup, reader.read_sum_bounds)
+    return OpenTable(loaded, reader, writer, SegmentUpkeep(writer, reader, settings or LogLayout()))

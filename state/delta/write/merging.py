@@ -1,0 +1,100 @@
+"""The change of a table in the merge layout: rows with the keys of a write are combined with the stored ones.
+
+A small table is one file, which is computed from memory and written as a whole. Of a larger table the files that the
+change touches are rewritten (`rewriting.py`). A table whose files only delta-rs can replace is overwritten by delta-rs,
+one part at a time. What becomes of a row is decided in `change.py` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+
+from state.delta.tables.data_files import DataFile
+from state.delta.tables.sql import DATA_FUSION
+from state.delta.tables.staged_files import read_by_driver
+from state.delta.tables.table import refused, unreadable
+from state.delta.write.change import Change, change_small
+from state.delta.write.engine_commits import as_attempt, commit_overwrite
+from state.delta.write.entry import commit_rewritten
+from state.delta.write.files import Rewritten, write_file
+from state.delta.write.rewriting import rewrite_files, rewritten_parts
+from state.delta.write.snapshot import LoadedTable
+from state.delta.write.table_writer import Lookup, TableWriter
+from state.delta.write.touched_files import Footers, rewritable_files
+from state.fence import TableWrite
+from state.rows.expiring import NO_HORIZONS
+
+REMOVAL_INTERVAL = 50
+"""Transactions between two that remove what has expired: files that have such a row are written again."""
+
+
+class MergeWriter(TableWriter):
+    """Writes a table in the merge layout. `footers` are the bounds of its files, which its reader shares."""
+
+    def __init__(self, table: LoadedTable, state: str, lookup: Lookup, footers: Footers) -> None:
+        super().__init__(table, state, lookup)
+        self.footers = footers
+
+    def prepare(self, write: TableWrite) -> TableWrite:
+        return read_by_driver(self.table.location, self.columns, write, self.state) if write.staged else write
+
+    def commit(self, write: TableWrite) -> None:
+        attempt, removes = write.attempt, self.transactions % REMOVAL_INTERVAL == 0
+        change = Change(self.columns, attempt.txid, write.rows, write.combine, write.horizons or NO_HORIZONS, removes)
+        try:
+            files = self.rewritable_files()
+            if files is None:
+                parts = rewritten_parts(self.table.query("SELECT * FROM t"), self.table.column_names, change)
+                commit_overwrite(self.table, parts, as_attempt(self.table, attempt.attempt_id, attempt))
+                return
+            rewritten = self.rewrite_small(change, files) or self.rewrite_touched(change, files)
+            commit_rewritten(self.table, attempt, rewritten)
+        except (DeltaError, OSError) as error:
+            raise refused(self.table.location, error) from None
+        except pa.ArrowException as error:
+            raise unreadable(self.table.location, error) from None
+
+    def rewritable_files(self) -> Sequence[DataFile] | None:
+        """Return the files, or None if only delta-rs may replace them."""
+        return rewritable_files(self.table)
+
+    def rewrite_small(self, change: Change, files: Sequence[DataFile]) -> Rewritten | None:
+        """Write all rows to one file. None if the table is not small."""
+        rows = change_small(change, sum(file.size_bytes for file in files), self._rows_if_small)
+        if rows is None:
+            return None
+        new = write_file(self.table.storage, rows, change.schema(self.table.column_names))
+        return Rewritten(files, new, rows=rows)
+
+    def _rows_if_small(self, rows_max: int) -> pa.Table | None:
+        """Return all columns of all rows, from memory if this process has written them, unless there are too many."""
+        if (rows := self.table.current.rows) is not None:
+            return rows
+        if (stored := stored_rows(self.table)) is None or stored > rows_max:
+            return None
+        schema = self.columns.table_schema
+        names = ", ".join(map(DATA_FUSION.name, schema.names))
+        return self.table.query(f"SELECT {names} FROM t").read_all().cast(schema)
+
+    def rewrite_touched(self, change: Change, files: Sequence[DataFile]) -> Rewritten:
+        """Rewrite the files that a change concerns."""
+        selection = self.footers.select(files, change)
+        names = self.table.column_names
+        rewritten = rewrite_files(self.table.storage, selection.changed, names, change, selection.aging)
+        self.footers.add(rewritten.new)
+        old = [*rewritten.old, *selection.expired]
+        unchanged = {file: rows for file, rows in selection.rows.items() if file not in old}
+        return Rewritten(old, rewritten.new, unchanged)
+
+
+def stored_rows(table: LoadedTable) -> int | None:
+    """Return the number of rows in the files, or None if the log does not say."""
+    if table.current.files is not None:
+        return sum(table.current.files.values())
+    counts = pa.table(table.engine.get_add_actions())["num_records"]
+    total: int | None = pc.sum(counts, min_count=0, skip_nulls=False).as_py()
+    return total

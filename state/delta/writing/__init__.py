@@ -1,1 +1,0 @@
-"""The open table of a state, whatever its layout."""
