@@ -44,6 +44,8 @@ from transactional.model.errors import (
     CommitStuck,
     ConfigError,
     FatalError,
+    OperatingError,
+    SinkUnavailable,
     StoreMismatch,
     StoreUnavailable,
     fatal_error,
@@ -63,7 +65,7 @@ from transactional.runtime.engine.runner import Fatal, PhaseRunner
 from transactional.runtime.engine.savepoints import SavepointWatch
 from transactional.runtime.engine.sizing import make_sizer
 from transactional.runtime.publishing.payload_files import PayloadFolder, outbox_folder
-from transactional.runtime.publishing.relays import Relays
+from transactional.runtime.publishing.relays import RETRY_S, Outage, Relays
 from transactional.runtime.tasks.step_work import StepExecutor
 from transactional.topology.closing import windows_left_open
 from transactional.topology.locations import check_locations
@@ -93,6 +95,9 @@ class QueuedNotice:
     """A notice of another thread for the observers, which is no event of the protocol."""
 
     notice: Notice
+
+
+_Queued = Event | Fatal | QueuedNotice
 
 
 class TopologyDriver:
@@ -154,7 +159,7 @@ class TopologyDriver:
         self._end: RunEnd | None = None
         self._current_state = DesiredState.ACTIVE
         self._is_performed = False
-        self._events: queue.SimpleQueue[Event | Fatal | QueuedNotice] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         self._is_ending = False
         self.timeline = Timeline()
         self._troubles = Troubles(self._audience.notify)
@@ -181,7 +186,8 @@ class TopologyDriver:
             check_retries(self.topology, self.config)
             self.topology.spout.open()
             with closing(self.topology.spout):
-                self.relays.prepare()
+                if not self._wait_for_sinks(self.relays.prepare):
+                    return self._empty_summary()
                 return self._take_lease_and_run()
         except BaseException as error:
             run_error = error
@@ -216,9 +222,42 @@ class TopologyDriver:
                 self.leadership.renew()
                 self.relays.check(self.leadership.lease, self.topology.fingerprint())
                 self.leadership.fence_tables()
-                self.relays.settle(self.leadership.lease, self.leadership.store_id)
-                self.leadership.forget_old_attempts()
+            if not self._wait_for_sinks(self._settle_sinks):
+                return self._empty_summary()
             return self._loop()
+
+    def _settle_sinks(self) -> None:
+        self.leadership.renew_if_due()
+        with self.leadership.renewing_lease():
+            self.relays.settle(self.leadership.lease, self.leadership.store_id)
+            self.leadership.forget_old_attempts()
+
+    def _wait_for_sinks(self, work: Callable[[], None]) -> bool:
+        """Do what the targets of sinks are needed for, and repeat it while one is away.
+
+        Returns False if the run has to end before that. Raises `OperatingError` after `outage_timeout_ms`.
+        """
+        outage, later_events = Outage("the start of a sink", self.config.outage_timeout_ms), list[_Queued]()
+        pause_s = min(RETRY_S, self.config.lease_ms / 3_000)
+        while True:
+            try:
+                work()
+            except SinkUnavailable as error:
+                outage.note(error)
+            else:
+                for event in later_events:
+                    self._events.put(event)
+                return True
+            with suppress(queue.Empty):
+                later_events.append(self._events.get(timeout=pause_s))
+            if any(isinstance(event, StopRequested) for event in later_events) or self._is_killed():
+                return False
+
+    def _is_killed(self) -> bool:
+        """Return whether this run, which has not begun its loop, was killed from outside."""
+        with suppress(StoreUnavailable):
+            return hasattr(self.leadership, "lease") and self.store.desired(self.topology.id).stop_in_ms == 0
+        return False
 
     def _pause(self, duration_ms: int) -> bool:
         """Wait for `duration_ms`. Returns True, at once, if the run has to end."""
@@ -281,12 +320,20 @@ class TopologyDriver:
             )
             while not self.coordinator.is_done:
                 self._handle_next()
+            is_drained = not self.coordinator.stopping
             while not (self.coordinator.stopping or self.relays.have_settled_all):
                 self._handle_next()
         except BaseException as error:
             # A commit phase that does not end is fenced off, so nobody has to wait for it.
             self.runner.close(wait_s=0 if isinstance(error, CommitStuck) else LEAVING_S)
             raise
+        if is_drained and self.coordinator.stopping and self._current_state is not DesiredState.KILLED:
+            self.relays.close(LEAVING_S)
+            if unsent := self.relays.read_unsent():
+                self.runner.close(wait_s=LEAVING_S)
+                raise OperatingError(
+                    f"the run was stopped before everything was published: {'; '.join(unsent)}; the next run sends them"
+                )
         self._is_ending = True
         # Nothing depends on table maintenance, so a stopping run does not wait for it for long.
         self.runner.close(maintenance_s=LEAVING_S if self.coordinator.stopping else None)

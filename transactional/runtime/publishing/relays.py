@@ -37,6 +37,7 @@ class Relays:
         self._relays: dict[str, Relay] = {}
         self._committed = threading.Condition()
         self._is_closing = False
+        self._lease: Lease | None = None
         self._reported_txid = NO_TRANSACTION
         self._pool = DaemonPool(len(sinks), "relay")
 
@@ -58,6 +59,7 @@ class Relays:
         """Open all sinks and compare them with the store. Nothing may be committed before this has returned."""
         if not self.sinks:
             return
+        self._lease = lease
         self._files.begin(self._store, lease)
         self._settle(self.sinks, lease, store_id)
         for name, sink in self.sinks.items():
@@ -99,18 +101,24 @@ class Relays:
 
     def close(self, wait_s: float) -> None:
         """End the publication under way, for so many seconds at most, and say what stays unsent."""
+        if self._is_closing:
+            return
         with self._committed:
             self._is_closing = True
             self._committed.notify_all()
         self._pool.shutdown(wait_s=wait_s)
-        for name, relay in self._relays.items():
-            if not relay.has_settled_all:
-                with suppress(StoreUnavailable):
-                    progress = self._store.sinks(relay.lease.topology_id).get(name)
-                    if progress is not None and progress.waiting:
-                        _log.warning("%s: %s; the next run sends them", name, progress.unsent_summary)
+        with suppress(StoreUnavailable):
+            for line in self.read_unsent():
+                _log.warning("%s; the next run sends them", line)
         for sink in self.sinks.values():
             sink.close()
+
+    def read_unsent(self) -> list[str]:
+        """Return a line for each sink with transactions that are committed and not published."""
+        if self._lease is None or (self._relays and self.have_settled_all):
+            return []
+        progresses = self._store.sinks(self._lease.topology_id)
+        return [f"{name}: {progress.unsent_summary}" for name, progress in progresses.items() if progress.waiting]
 
     @property
     def slowest(self) -> Relay:
@@ -127,17 +135,19 @@ class Relays:
     def _serve(
         self, relay: Relay, report_settled: Callable[[TxId], None], fail: Callable[[BaseException], None]
     ) -> None:
-        failing = _Failing(relay, self._config.outage_timeout_ms)
+        outage = Outage(f"sink {relay.sink_id!r}", self._config.outage_timeout_ms)
         while not self._is_closing:
             try:
                 while relay.step() and not self._is_closing:
-                    failing.end()
+                    outage.end()
                     self._report(report_settled)
-                failing.end()
+                outage.end()
                 self._report(report_settled)
             except OperatingError as error:
-                if failing.has_timed_out(error):
-                    fail(OperatingError(f"sink {relay.sink_id!r} has been failing for too long: {error}"))
+                try:
+                    outage.note(error)
+                except OperatingError as lasting:
+                    fail(lasting)
                     return
                 self._wait(RETRY_S)
             except BaseException as error:
@@ -152,27 +162,28 @@ class Relays:
                 self._committed.wait(wait_s)
 
 
-class _Failing:
-    """Since when a relay fails, for its outage and for a log line a minute."""
+class Outage:
+    """Since when a sink fails, for `outage_timeout_ms` and for a log line a minute. `subject` is named in both."""
 
-    def __init__(self, relay: Relay, timeout_ms: int | None) -> None:
-        self._relay, self._timeout_ms = relay, timeout_ms
+    def __init__(self, subject: str, timeout_ms: int | None) -> None:
+        self._subject, self._timeout_ms = subject, timeout_ms
         self._since_s: float | None = None
         self._warned_s = 0.0
 
     def end(self) -> None:
-        """Note that the relay has published, or has nothing to publish."""
+        """Note that nothing fails any more."""
         self._since_s = None
 
-    def has_timed_out(self, error: OperatingError) -> bool:
-        """Note a failure; True once they have lasted for longer than is allowed."""
+    def note(self, error: OperatingError) -> None:
+        """Note a failure. Raises `OperatingError` once they have lasted for longer than is allowed."""
         now_s = time.monotonic()
         if self._since_s is None:
             self._since_s, self._warned_s = now_s, -WARNED_EVERY_S
         if now_s - self._warned_s >= WARNED_EVERY_S:
             self._warned_s = now_s
-            _log.warning("sink %r waits since %d s: %s", self._relay.sink_id, now_s - self._since_s, error)
-        return self._timeout_ms is not None and 1_000 * (now_s - self._since_s) >= self._timeout_ms
+            _log.warning("%s waits since %d s: %s", self._subject, now_s - self._since_s, error)
+        if self._timeout_ms is not None and 1_000 * (now_s - self._since_s) >= self._timeout_ms:
+            raise OperatingError(f"{self._subject} has been failing for too long: {error}") from error
 
 
 def _monotonic_ms() -> int:

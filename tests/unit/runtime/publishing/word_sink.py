@@ -29,6 +29,10 @@ class Target:
         self.position: SinkPosition | None = None
         self.errors: list[Exception] = []
         self.opened = 0
+        self.errors_of: dict[str, list[Exception]] = {"prepare": [], "look": []}
+        self.is_free = threading.Event()
+        """Publishing hangs until this is set."""
+        self.is_free.set()
         self.was_tried = threading.Event()
 
 
@@ -54,7 +58,11 @@ class WordSink(Sink):
             raise SchemaMismatch("a bad word")
         return pa.Table.from_batches([batch.select(["word"])])
 
+    def prepare(self) -> None:
+        self._start("prepare")
+
     def look(self, owner: SinkOwner) -> SinkPosition | None:
+        self._start("look")
         return TARGETS[self.target].position
 
     def open(self, owner: SinkOwner, *, has_published: bool) -> None:
@@ -67,11 +75,18 @@ class WordSink(Sink):
     def publish(self, group: Sequence[PublishedRecords]) -> None:
         target = TARGETS[self.target]
         target.was_tried.set()
+        target.is_free.wait()
         if target.errors:
             raise target.errors.pop(0)
         for each in group:
             target.published.append((each.publication.attempt.txid, each.records.column("word").to_pylist()))
         target.position = SinkPosition(self.owner.store_id, group[-1].publication)
+
+    def _start(self, method: str) -> None:
+        target = TARGETS[self.target]
+        if target.errors_of[method]:
+            target.was_tried.set()
+            raise target.errors_of[method].pop(0)
 
     def close(self) -> None:
         """Nothing is held."""
