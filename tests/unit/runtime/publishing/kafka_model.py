@@ -15,6 +15,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 ANSWER_LOST = KafkaError(KafkaError._TIMED_OUT, "no answer", retriable=True)
 ABORTABLE = KafkaError(KafkaError._TIMED_OUT, "a record was not acknowledged", txn_requires_abort=True)
 FENCED = KafkaError(KafkaError._FENCED, "fenced", fatal=True)
+WAITS_MAX = 5
+"""A reader that waits for a transaction polls so often until it times out."""
 STRANGER = b"stranger"
 """The key of records that others write into the control topic."""
 
@@ -57,22 +59,34 @@ class FakeKafka:
         self.point, self.strikes = point, strikes
         self.topics: dict[str, list[Entry]] = {}
         self.sessions: dict[str, Session] = {}
+        self.stable_ends = Counter[str]()
         self.reached = Counter[str]()
         self.foreign: Txn | None = None
-        self.polls_of_foreign = 0
+        self.waits = 0
 
     def open_foreign(self, topic: str) -> None:
-        """Open a transaction of somebody else in a topic. It ends after some polls."""
+        """Open a transaction of somebody else in a topic."""
         if self.foreign is None:
-            self.foreign, self.polls_of_foreign = Txn(topics={topic}), 5
+            self.foreign = Txn(topics={topic})
             self.topics[topic].append(Entry(STRANGER, b"{}", {}, self.foreign))
             self.reached["a foreign transaction is open"] += 1
 
-    def end_foreign(self) -> None:
-        """Abort the foreign transaction once it has been waited for."""
-        self.polls_of_foreign -= 1
-        if self.foreign is not None and self.polls_of_foreign <= 0:
-            self.end(self.foreign, is_committed=False)
+    def pass_time(self, topic: str) -> None:
+        """Let a reader wait for an open transaction, which times out once it has been waited for."""
+        if (end := self.stable_end(topic)) == len(self.topics[topic]):
+            return
+        self.waits += 1
+        if self.waits < WAITS_MAX:
+            return
+        self.waits, txn = 0, self.topics[topic][end].txn
+        assert txn is not None
+        self.reached["a transaction times out"] += 1
+        for session in self.sessions.values():
+            if session.txn is txn:
+                session.txn = None
+                session.epoch += not txn.is_prepared
+        self.end(txn, is_committed=txn.is_prepared)
+        if txn is self.foreign:
             self.foreign = None
 
     def end(self, txn: Txn, *, is_committed: bool) -> None:
@@ -83,8 +97,11 @@ class FakeKafka:
 
     def stable_end(self, topic: str) -> int:
         """The last stable offset: the first one of an open transaction, or the end."""
-        entries = self.topics[topic]
-        return next((at for at, e in enumerate(entries) if e.txn is not None and e.txn.outcome is None), len(entries))
+        entries, end = self.topics[topic], self.stable_ends[topic]
+        while end < len(entries) and ((txn := entries[end].txn) is None or txn.outcome is not None):
+            end += 1
+        self.stable_ends[topic] = end
+        return end
 
     def visible(self, topic: str) -> list[Entry]:
         """What a reader of read_committed sees."""
@@ -229,7 +246,7 @@ class FakeConsumer:
             self.next += 1
             if not entry.is_control and (entry.txn is None or entry.txn.outcome):
                 return FakeMessage(at, entry)
-        broker.end_foreign()
+        broker.pass_time(self.topic)
         return FakeMessage(self.next, None)
 
     def close(self) -> None:

@@ -13,10 +13,11 @@ from sinks.kafka.publisher import KafkaPublisher
 from sinks.kafka.sink import KafkaSink
 from tests.unit.runtime.publishing.kafka_model import ANSWER_LOST, FakeProducer
 from tests.unit.runtime.publishing.publishing_world import World
-from transactional.core.ports import PublishedRecords, SinkOwner
+from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
 from transactional.core.store import Lease
 from transactional.core.store.outbox import OutboxRow
 from transactional.model.errors import SinkUnavailable
+from transactional.runtime.publishing import settling
 from transactional.runtime.publishing.payloads import decode_payload
 from transactional.runtime.publishing.relay import Relay
 
@@ -85,6 +86,33 @@ def no_fencing_at_a_take_over(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(FakeProducer, "__init__", init)
 
 
+def init_before_the_look(patch: pytest.MonkeyPatch, world: World) -> None:
+    original = KafkaSink.look
+
+    def look(self: KafkaSink, owner: SinkOwner) -> SinkPosition | None:
+        original(self, owner)
+        self.open(owner, has_published=False)
+        return original(self, owner)
+
+    patch.setattr(KafkaSink, "look", look)
+
+
+def positions_before_all_inits(patch: pytest.MonkeyPatch, world: World) -> None:
+    """Sinks are opened and compared one by one, with what the store held before."""
+
+    def settle(sinks: Mapping[str, Sink], store: Any, lease: Lease, store_id: str, renew: Callable[[], None]) -> None:
+        progress = store.sinks(lease.topology_id)
+        for name, sink in sinks.items():
+            owner = SinkOwner(lease.topology_id, name, store_id)
+            settlement = settling.Settlement(store, owner, progress.get(name))
+            settlement.check(sink.look(owner), is_final=False)
+            sink.open(owner, has_published=name in progress and progress[name].published is not None)
+            if (row := settlement.check(sink.position(), is_final=True)) is not None:
+                store.settle_sink(lease, name, row.publication)
+
+    patch.setattr(settling, "_settle", settle)
+
+
 def position_before_the_init(patch: pytest.MonkeyPatch, world: World) -> None:
     original = KafkaSink.open
 
@@ -149,7 +177,9 @@ WRONG: Mapping[str, Patch] = {
         row_in_another_database_transaction,
         publication_before_the_commit,
         no_fencing_at_a_take_over,
+        init_before_the_look,
         position_before_the_init,
+        positions_before_all_inits,
         end_of_the_reading_consumer,
         rows_deleted_before_the_kafka_commit,
         order_of_arrival,
