@@ -231,7 +231,7 @@ def _sink(**changed: Any) -> Callable[[Program, Random], Program]:
 
 
 def _another_sink(program: Program, random: Random) -> Program:
-    return replace(program, sinks=(*program.sinks, Publishing("copy", "copy", "word", ())))
+    return replace(program, sinks=(*program.sinks, Publishing("copy", "copy", "place", ())))
 
 
 def _no_sink(program: Program, random: Random) -> Program:
@@ -456,7 +456,7 @@ KINDS = (
     ),
     Kind(
         "the key of a sink's records",
-        _sink(key="word"),
+        _sink(key="place"),
         "key: stored",
         NEXT_RECORDS,
         unsent=RETARGETED,

@@ -23,7 +23,7 @@ class Publishing:
 
     name: str = "alerts"
     topic: str = "alerts"
-    key: str = "id"
+    key: str = "word"
     fields: tuple[str, ...] = ("id", "n", "m")
 
     def record(self, row: Mapping[str, Any], every: Iterable[str]) -> Record:
@@ -34,7 +34,8 @@ class Publishing:
 
 
 def _time(value: datetime) -> str:
-    return value.isoformat().replace("+00:00", "Z")
+    precision = "microseconds" if value.microsecond % 1_000 else "milliseconds"
+    return value.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 @dataclass
@@ -65,6 +66,9 @@ class TopicSink(KafkaSink):
         value = JsonValue(*publishing.fields)
         super().__init__("memory:9092", publishing.topic, key=publishing.key, value=value)
         self.topics, self.name = topics, publishing.name
+
+    def prepare(self) -> None:
+        self._cluster_id = "memory"
 
     def look(self, owner: SinkOwner) -> SinkPosition | None:
         return self.topics.positions.get(self.name)

@@ -15,7 +15,7 @@ from tests.unit.runtime.publishing.kafka_model import ANSWER_LOST, FakeProducer
 from tests.unit.runtime.publishing.publishing_world import World
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
 from transactional.core.store import Lease
-from transactional.core.store.outbox import OutboxRow
+from transactional.core.store.outbox import OutboxRow, Publication
 from transactional.model.errors import SinkUnavailable
 from transactional.runtime.publishing import settling
 from transactional.runtime.publishing.payloads import decode_payload
@@ -100,15 +100,15 @@ def init_before_the_look(patch: pytest.MonkeyPatch, world: World) -> None:
 def positions_before_all_inits(patch: pytest.MonkeyPatch, world: World) -> None:
     """Sinks are opened and compared one by one, with what the store held before."""
 
-    def settle(sinks: Mapping[str, Sink], store: Any, lease: Lease, store_id: str, renew: Callable[[], None]) -> None:
+    def settle(sinks: Mapping[str, Sink], store: Any, lease: Lease, store_id: str, *_: Any, **__: Any) -> None:
         progress = store.sinks(lease.topology_id)
         for name, sink in sinks.items():
             owner = SinkOwner(lease.topology_id, name, store_id)
             settlement = settling.Settlement(store, owner, progress.get(name))
             settlement.check(sink.look(owner), is_final=False)
             sink.open(owner, has_published=name in progress and progress[name].published is not None)
-            if (row := settlement.check(sink.position(), is_final=True)) is not None:
-                store.settle_sink(lease, name, row.publication)
+            if isinstance(newest := settlement.check(sink.position(), is_final=True), Publication):
+                store.settle_sink(lease, name, newest)
 
     patch.setattr(settling, "_settle", settle)
 
