@@ -239,3 +239,28 @@ def test_a_sink_may_join_and_not_leave(store: Store) -> None:
     with pytest.raises(TopologyChanged, match=r'sinks\.alerts\.topic: stored "alerts", given nothing'):
         acquire(store)
     acquire(store, accept_changes=True)
+
+
+def test_records_are_set_aside_in_one_write(storage: Storage, store: Store) -> None:
+    lease, publications = published_three(store, settled=0)
+    first, second, _ = store.outbox(TOPOLOGY, "alerts", last=TxId(9), limit=9)
+    store.set_aside(lease, first, SinkRecords(b"a", 1), None)
+    store.set_aside(lease, second, SinkRecords(b"b", 1), SinkRecords(b"c", 2))
+    store.set_aside(lease, second, SinkRecords(b"d", 1), None)
+    assert storage.open().sink_letters(TOPOLOGY) == [
+        OutboxRow("alerts", publications[0], 1, b"a"),
+        OutboxRow("alerts", publications[1], 1, b"b"),
+        OutboxRow("alerts", publications[1], 1, b"d"),
+    ]
+    assert txids(store, "alerts") == [3]
+    store.set_aside(lease, second, SinkRecords(b"e", 1), None)
+    assert len(store.sink_letters(TOPOLOGY)) == 3, "the row is no longer there"
+
+
+def test_only_the_lease_sets_records_aside(storage: Storage, store: Store) -> None:
+    earlier, _ = published_three(store, settled=0)
+    [row] = store.outbox(TOPOLOGY, "alerts", last=TxId(1), limit=1)
+    acquire(storage.open(), accept_changes=True)
+    with pytest.raises(Fenced):
+        store.set_aside(earlier, row, SinkRecords(b"a", 1), None)
+    assert (store.sink_letters(TOPOLOGY), txids(store, "alerts")) == ([], [1, 2, 3])

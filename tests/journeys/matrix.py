@@ -90,15 +90,11 @@ BY_STATE: Mapping[tuple[str, str], Cell] = {
     **{("read --as-of", state): _NO_HISTORY for state in DATABASES},
 }
 _PUBLISHED = refused("published can't be taken back")
-_NOT_REPLAYED = refused("behind which dead letters are not processed again")
+_SENT = refused("pass --accept-sent if readers can stand that")
 BY_SINK: Mapping[tuple[str, str], Cell] = {
-    ("savepoint", KAFKA_SINK): _PUBLISHED,
-    ("rewind by a transaction", KAFKA_SINK): _PUBLISHED,
-    ("rewind further", KAFKA_SINK): _PUBLISHED,
-    ("reset", KAFKA_SINK): _PUBLISHED,
+    ("rewind by a transaction", KAFKA_SINK): _SENT,
+    ("rewind further", KAFKA_SINK): _SENT,
     ("doctor --repair", KAFKA_SINK): _PUBLISHED,
-    ("deadletters --replay, of a bolt", KAFKA_SINK): _NOT_REPLAYED,
-    ("deadletters --replay, of the source", KAFKA_SINK): _NOT_REPLAYED,
 }
 
 

@@ -258,6 +258,8 @@ def rewind(journey: MatrixJourney) -> None:
     if not journey.covers("rewind by a transaction"):
         back = ("rewind", "--to-txid", str(journey.committed - 1), "--yes")
         journey.tries_cell("rewind by a transaction", *back)
+        journey.sell([30, 31], words=[30], garbled=[31])
+        journey.run()
         return
     kept, before, committed = journey.savepoint, journey.plain, journey.committed
     journey.sell([30, 31], words=[30], garbled=[31])

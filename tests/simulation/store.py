@@ -18,7 +18,7 @@ from transactional.core.store import (
     TopologyStatus,
 )
 from transactional.core.store.history import MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint
-from transactional.core.store.outbox import Boundary, OutboxRow, Publication, SinkProgress
+from transactional.core.store.outbox import Boundary, OutboxRow, Publication, SinkProgress, SinkRecords
 from transactional.core.store.progress import Phase
 from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
@@ -150,6 +150,12 @@ class Line:
 
     def settle_sink(self, lease: Lease, sink: str, published: Publication) -> None:
         self._write(f"settle {sink} at {published}", lambda: self._store.settle_sink(lease, sink, published))
+
+    def set_aside(self, lease: Lease, row: OutboxRow, letters: SinkRecords, remaining: SinkRecords | None) -> None:
+        self._write(f"set aside {row}", lambda: self._store.set_aside(lease, row, letters, remaining))
+
+    def sink_letters(self, topology_id: str) -> list[OutboxRow]:
+        return self._store.sink_letters(topology_id)
 
     def place_sink(self, lease: Lease, sink: str, boundary: Boundary | None) -> None:
         self._write(f"place {sink} at {boundary}", lambda: self._store.place_sink(lease, sink, boundary))

@@ -76,6 +76,7 @@ from transactional.testing.memory_topology import (
     processed,
     progress_of,
     rewind,
+    set_aside,
     settle,
     sinks_of,
     trim,
@@ -247,14 +248,21 @@ class MemoryCoordinatorStore:
             return None
 
     def settle_sink(self, lease: Lease, sink: str, published: Publication) -> None:
-        """Note the newest publication of a sink, and delete its outbox rows up to that transaction."""
         with self._check_lease(lease) as topology:
             settle(topology, sink, published)
 
     def place_sink(self, lease: Lease, sink: str, boundary: Boundary | None) -> None:
-        """Set how far a sink is, and delete its outbox rows up to there."""
         with self._check_lease(lease) as topology:
             place(topology, sink, boundary)
+
+    def set_aside(self, lease: Lease, row: OutboxRow, letters: SinkRecords, remaining: SinkRecords | None) -> None:
+        with self._check_lease(lease) as topology:
+            set_aside(topology, row, letters, remaining)
+
+    def sink_letters(self, topology_id: str) -> list[OutboxRow]:
+        with self._lock:
+            letters = self._topologies.get(topology_id, MemoryTopology("{}")).sink_letters
+            return sorted(letters, key=lambda row: (row.sink, row.publication.attempt.txid))
 
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False
@@ -342,10 +350,9 @@ class MemoryCoordinatorStore:
 
     def position(self, topology_id: str) -> Position | None:
         """Return the position of a topology."""
-        statuses = self.status(topology_id)
-        return (
-            Position(statuses[0].committed_txid, statuses[0].rewinding_to, statuses[0].store_id) if statuses else None
-        )
+        for status in self.status(topology_id):
+            return Position(status.committed_txid, status.rewinding_to, status.store_id)
+        return None
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
         """Return the status of all topologies, or of the named one, in order of their ids."""
@@ -418,7 +425,6 @@ class MemoryCoordinatorStore:
         return minutes if each_ms is None else summed_up(minutes, since_ms, each_ms)
 
     def sinks(self, topology_id: str) -> Mapping[str, SinkProgress]:
-        """How far each sink is that has published something, or has to."""
         with self._lock:
             topology = self._topologies.get(topology_id)
             return {} if topology is None else sinks_of(topology)
@@ -426,7 +432,6 @@ class MemoryCoordinatorStore:
     def outbox(
         self, topology_id: str, sink: str, *, first: TxId = NO_TRANSACTION, last: TxId, limit: int
     ) -> list[OutboxRow]:
-        """The outbox rows of a sink, in order of txid."""
         with self._lock:
             topology = self._topologies.get(topology_id)
             rows = [] if topology is None or topology.rewinding_to is not None else outbox_of(topology, sink)

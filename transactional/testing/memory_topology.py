@@ -17,7 +17,7 @@ from transactional.core.store.history import (
     Savepoint,
     Trouble,
 )
-from transactional.core.store.outbox import Boundary, OutboxRow, Publication, SinkProgress
+from transactional.core.store.outbox import Boundary, OutboxRow, Publication, SinkProgress, SinkRecords
 from transactional.core.store.progress import Progress
 from transactional.core.store.rules import COMMITTED, GIVEN_UP, OPEN, PROCESSED, REWOUND, given_up_text, storable
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
@@ -50,6 +50,7 @@ class MemoryTopology:
     minutes: list[MinuteRecord] = field(default_factory=list)
     outbox: list[OutboxRow] = field(default_factory=list)
     sinks: dict[str, Publication | Boundary] = field(default_factory=dict)
+    sink_letters: list[OutboxRow] = field(default_factory=list)
     store_id: str | None = field(default_factory=lambda: uuid4().hex)
 
     def desire(self, state: DesiredState, stop_at_ms: int | None = None) -> None:
@@ -113,6 +114,19 @@ def place(topology: MemoryTopology, sink: str, new: Boundary | None) -> None:
         for row in topology.outbox
         if row.sink != sink or (new is not None and row.publication.attempt.txid > new.txid)
     ]
+
+
+def set_aside(topology: MemoryTopology, row: OutboxRow, letters: SinkRecords, remaining: SinkRecords | None) -> None:
+    """Move records of a row to the letters of sinks, and put the remaining ones in its place."""
+    for number, stored in enumerate(topology.outbox):
+        if (stored.sink, stored.publication) == (row.sink, row.publication):
+            topology.sink_letters.append(OutboxRow(row.sink, row.publication, letters.count, letters.payload))
+            topology.outbox[number : number + 1] = [] if remaining is None else [_with_records(row, remaining)]
+            return
+
+
+def _with_records(row: OutboxRow, records: SinkRecords) -> OutboxRow:
+    return OutboxRow(row.sink, row.publication, records.count, records.payload, records.file)
 
 
 def forget_after(topology: MemoryTopology, attempt_id: AttemptId) -> None:

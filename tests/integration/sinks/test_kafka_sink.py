@@ -6,11 +6,13 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from sinks import JsonValue, KafkaSink
 from sinks.kafka.publisher import KafkaPublisher
@@ -22,9 +24,13 @@ from tests.integration.kafka_topics import new_topic
 from tests.integration.sinks.kills import die_often
 from tests.integration.sinks.publications import visible_records
 from tests.integration.tables import rows
-from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, Tuple, run_topology
+from transactional import RunSummary, Topology, TopologyConfig, TransactionalTopologyBuilder, Tuple, run_topology
+from transactional.core.ports import PublishedRecords
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.errors import ConfigError, StoreMismatch
+from transactional.errors import ConfigError, RecordRefused, StoreMismatch
+from transactional.model.attempt import TxId
+from transactional.runtime.engine.rewinding import rewind
+from transactional.runtime.publishing.mending import set_aside
 from transactional.trident import Count, TridentTopology
 
 pytestmark = pytest.mark.kafka
@@ -33,7 +39,7 @@ WORDS = [[("cat",), ("dog",), ("cat",), ("owl",), ("dog",), ("cat",)]]
 PUBLISHED = [("cat", "CAT"), ("dog", "DOG"), ("cat", "CAT"), ("owl", "OWL"), ("dog", "DOG"), ("cat", "CAT")]
 
 
-def run_words(bootstrap: str, topic: str, folder: Path, words: list[list[tuple[str]]] = WORDS) -> RunSummary:
+def build_words(bootstrap: str, topic: str, folder: Path, words: list[list[tuple[str]]] = WORDS) -> Topology:
     """Publish every word to a topic, and every count behind its table to another."""
     topology = TridentTopology(f"words-{topic}")
     spout = OpaqueMemoryTransactionalSpout(words, fields="word string", take=2)
@@ -42,9 +48,13 @@ def run_words(bootstrap: str, topic: str, folder: Path, words: list[list[tuple[s
     shouted.partition_by("word").sink_to(KafkaSink(bootstrap, topic, key="word", value=value), name="alerts")
     counts = shouted.group_by("word").persistent_aggregate(DeltaMapState(folder / "counts"), count=Count())
     counts.new_values().sink_to(KafkaSink(bootstrap, f"{topic}-counts", key="word"), name="changes")
+    return topology.build()
+
+
+def run_words(bootstrap: str, topic: str, folder: Path, words: list[list[tuple[str]]] = WORDS) -> RunSummary:
     config = TopologyConfig(stop_when_drained=True, outage_timeout_ms=20_000)
-    store = f"sqlite:///{folder}/store.db"
-    return run_topology(topology.build(), store=store, config=config, master="none")
+    topology, store = build_words(bootstrap, topic, folder, words), f"sqlite:///{folder}/store.db"
+    return run_topology(topology, store=store, config=config, master="none")
 
 
 def shout(row: Tuple) -> object:
@@ -207,3 +217,42 @@ def test_records_that_the_topic_would_refuse_are_dead_letters(bootstrap: str, tm
     for reason in ("makes a record of 4001 bytes", "the partition, is 3", "'word', the key, is NULL"):
         assert any(reason in error for error in errors)
     assert len(errors) == 4
+
+
+def test_records_that_the_topic_refuses_after_the_decision_are_set_aside(
+    bootstrap: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of the topic is lowered once the record is committed. Later the topology is taken back."""
+    original = KafkaPublisher.publish
+
+    def publish_with_less_room(self: KafkaPublisher, group: Sequence[PublishedRecords]) -> None:
+        limit_records(bootstrap, topic, 2_000)
+        original(self, group)
+
+    words = [[("cat",), ("dog" * 1_000,), ("owl",)]]
+    with monkeypatch.context() as lowered:
+        lowered.setattr(KafkaPublisher, "publish", publish_with_less_room)
+        with pytest.raises(RecordRefused):
+            run_words(bootstrap, topic, tmp_path, words)
+    limit_records(bootstrap, topic, 1_000_000)
+    store_url = f"sqlite:///{tmp_path}/store.db"
+    built = build_words(bootstrap, topic, tmp_path, words)
+    with closing(SqlCoordinatorStore(store_url)) as store:
+        assert set_aside(built, store, "alerts", TxId(1), 1, TopologyConfig(), owner="operator") == 1
+        run_words(bootstrap, topic, tmp_path, words)
+        assert published_words(bootstrap, topic) == [("cat", "CAT"), ("owl", "OWL")]
+        assert [letter.count for letter in store.sink_letters(built.id)] == [1]
+        with pytest.raises(ConfigError, match="--accept-sent"):
+            rewind(built, store, TxId(1), owner="operator")
+        plan = rewind(built, store, TxId(1), owner="operator", accepts_sent=True)
+    assert f"alerts: 1 records of transactions 2 to 2 are in topic '{topic}'" in "\n".join(plan.sinks)
+    run_words(bootstrap, topic, tmp_path, words)
+    assert published_words(bootstrap, topic) == [("cat", "CAT"), ("owl", "OWL"), ("owl", "OWL")]
+
+
+def limit_records(bootstrap: str, topic: str, size_bytes: int) -> None:
+    """Set `max.message.bytes` of a topic."""
+    entry = ConfigEntry("max.message.bytes", str(size_bytes), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(30)

@@ -223,6 +223,9 @@ class StoreReader(Protocol):
         Until a rewind that was begun is finished there are none: nothing that it takes back may be published.
         """
 
+    def sink_letters(self, topology_id: str) -> list[OutboxRow]:
+        """The records of sinks that an operator has set aside, in order of sink and txid."""
+
     def outbox_in_files(self, topology_id: str) -> list[OutboxRow]:
         """The outbox rows of all sinks whose payload is in a file, in order of sink and txid."""
 
@@ -336,6 +339,12 @@ class CoordinatorStore(StoreReader, Protocol):
         """Set how far a sink is, whatever was noted, and delete its outbox rows up to that transaction, in one write.
 
         None: the sink and all of its rows are deleted.
+        """
+
+    def set_aside(self, lease: Lease, row: OutboxRow, letters: SinkRecords, remaining: SinkRecords | None) -> None:
+        """Move records of an outbox row to the letters of sinks, and leave the remaining ones, in one write.
+
+        Without remaining records the row is deleted. A row that is not in the outbox changes nothing.
         """
 
     def record_failure(

@@ -63,9 +63,9 @@ from transactional.operations.cli.output.statuses import (
     print_statuses,
 )
 from transactional.operations.cli.query import query, read
-from transactional.operations.cli.reset import reset
-from transactional.operations.cli.rewind import rewind, savepoint
+from transactional.operations.cli.rewind import reset, rewind, savepoint
 from transactional.operations.cli.serve import serve
+from transactional.operations.cli.sinks import sinks_app
 from transactional.operations.cli.verify import verify
 from transactional.operations.loading import load_topology, open_for_reading, open_store
 
@@ -285,6 +285,7 @@ app.command()(serve)
 app.command()(examples)
 app.command()(cli_ui.ui)
 app.add_typer(config_app, name="config")
+app.add_typer(sinks_app, name="sinks")
 
 
 def main() -> None:

@@ -8,12 +8,21 @@ import pytest
 
 from spouts import MemoryTransactionalSpout
 from tests.unit.runtime.publishing.word_sink import PUBLISHED, ROWS, TARGETS, Target, WordSink, run
-from transactional import Topology, TransactionalTopologyBuilder
+from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder
 from transactional.core.store import Lease
 from transactional.core.store.outbox import Publication
-from transactional.errors import ConfigError, Fenced, RewindUnfinished, StoreMismatch, TopologyChanged
+from transactional.errors import (
+    ConfigError,
+    Fenced,
+    RecordRefused,
+    RewindUnfinished,
+    StoreMismatch,
+    TopologyChanged,
+    TopologyInUse,
+)
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.runtime.engine.rewinding import RewindPlan, plan_rewind, rewind
+from transactional.runtime.publishing.mending import accept_position, drop_sink, set_aside
 from transactional.testing import MemoryCoordinatorStore
 
 AGAIN = [(2, ["owl", "cat"]), (3, ["emu"])]
@@ -241,3 +250,86 @@ def test_after_a_reset_everything_is_sent_again(store: MemoryCoordinatorStore, t
     assert store.reset("words")
     run(build(), store)
     assert target.published == [*PUBLISHED, *PUBLISHED]
+
+
+# --- what operators mend ----------------------------------------------------------------------------------------------
+
+
+def refused_after_commit(store: MemoryCoordinatorStore, target: Target) -> None:
+    """A run whose target refuses what is committed."""
+    target.errors = [RecordRefused("no")]
+    with pytest.raises(RecordRefused):
+        run(build(), store)
+    target.errors = []
+
+
+def accept(store: MemoryCoordinatorStore, txid: int) -> str:
+    return accept_position(build(), store, "alerts", TxId(txid), owner="operator")
+
+
+@pytest.mark.parametrize("stranger", ["", "stranger#7"])
+def test_the_position_of_a_target_that_is_ahead_is_accepted(
+    store: MemoryCoordinatorStore, target: Target, stranger: str
+) -> None:
+    run(build([ROWS[0][:4]]), store)
+    set_position(target, 9, 12, stranger or None)
+    assert "ends with transaction 9 of attempt 12" in accept(store, 2)
+    run(build(), store)
+    assert target.published == PUBLISHED
+
+
+def test_the_position_of_a_target_that_has_lost_its_end_is_accepted(
+    store: MemoryCoordinatorStore, target: Target
+) -> None:
+    run(build(), store)
+    set_position(target, 1, 2)
+    with pytest.raises(ConfigError, match="can continue after transactions 3 to 3, not after 1"):
+        accept(store, 1)
+    accept(store, 3)
+    go_back(store, 1)
+    run(build(), store)
+    assert target.published == [*PUBLISHED, *AGAIN]
+
+
+def test_the_target_of_another_store_is_not_accepted(store: MemoryCoordinatorStore, target: Target) -> None:
+    run(build(), store)
+    assert target.position is not None
+    target.position = replace(target.position, store_id="other")
+    target.opened = 0
+    with pytest.raises(StoreMismatch, match="can't be accepted"):
+        accept(store, 3)
+    assert target.opened == 0
+
+
+def test_accepting_needs_the_lease(store: MemoryCoordinatorStore, target: Target) -> None:
+    run(build(), store)
+    store.acquire("words", store.status("words")[0].fingerprint, owner="leader", lease_ms=1_000)
+    target.opened = 0
+    with pytest.raises(TopologyInUse):
+        accept(store, 3)
+    assert target.opened == 0
+
+
+def test_a_sink_is_dropped_with_what_waits(store: MemoryCoordinatorStore, target: Target) -> None:
+    refused_after_commit(store, target)
+    waiting = store.sinks("words")["alerts"].waiting
+    assert drop_sink(store, "words", "alerts", owner="operator").waiting == waiting > 0
+    assert store.sinks("words") == {}
+    with pytest.raises(ConfigError, match="the store has no sink 'alerts'"):
+        drop_sink(store, "words", "alerts", owner="operator")
+
+
+@pytest.mark.parametrize(("record", "published"), [(None, []), (0, ["dog"]), (1, ["cat"])])
+def test_records_that_a_target_refuses_are_set_aside(
+    store: MemoryCoordinatorStore, target: Target, record: int | None, published: list[str]
+) -> None:
+    refused_after_commit(store, target)
+    with pytest.raises(ConfigError, match="no waiting records of transaction 9"):
+        set_aside(build(), store, "alerts", TxId(9), None, TopologyConfig(), owner="operator")
+    with pytest.raises(ConfigError, match="has the records 0 to 1, and no record 2"):
+        set_aside(build(), store, "alerts", TxId(1), 2, TopologyConfig(), owner="operator")
+    count = set_aside(build(), store, "alerts", TxId(1), record, TopologyConfig(), owner="operator")
+    assert count == 2 - len(published)
+    run(build(), store)
+    assert target.published == [*([(1, published)] if published else []), *AGAIN]
+    assert [letter.count for letter in store.sink_letters("words")] == [count]

@@ -21,6 +21,7 @@ from transactional.core.store.sql.schema import (
     outbox,
     runs,
     savepoints,
+    sink_letters,
     sinks,
     topologies,
     transactions,
@@ -102,7 +103,7 @@ TRIM = delete(attempts).where(
 # In this order: recorded rows refer to attempts.
 FORGET_ALL: Final = tuple(
     delete(table).where(table.c.topology_id == _TOPOLOGY)
-    for table in (transactions, attempts, fences, runs, minutes, savepoints, outbox, sinks)
+    for table in (transactions, attempts, fences, runs, minutes, savepoints, outbox, sinks, sink_letters)
 )
 START_ANEW = (
     update(topologies)

@@ -6,12 +6,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Connection, Row, Text, bindparam, case, delete, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, Row, Text, bindparam, case, delete, func, insert, literal, select, update
 
 from transactional.core.store import Lease
-from transactional.core.store.outbox import Boundary, OutboxRow, PayloadFile, Publication, SinkProgress
+from transactional.core.store.outbox import (
+    Boundary,
+    OutboxRow,
+    PayloadFile,
+    Publication,
+    SinkProgress,
+    SinkRecords,
+)
 from transactional.core.store.sql.rows import readable, whole
-from transactional.core.store.sql.schema import outbox, sinks, topologies
+from transactional.core.store.sql.schema import outbox, sink_letters, sinks, topologies
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import CorruptRecord
 
@@ -62,6 +69,19 @@ FORGET_EARLIER: Final = delete(sinks).where(
     sinks.c.topology_id == _TOPOLOGY, sinks.c.sink == _SINK, sinks.c.txid < _NUMBER
 )
 NEWEST: Final = select(sinks.c.txid).where(sinks.c.topology_id == _TOPOLOGY, sinks.c.sink == _SINK)
+ADD_LETTER: Final = insert(sink_letters)
+LETTERS: Final = (
+    select(sink_letters, literal(None).label("file"))
+    .where(sink_letters.c.topology_id == _TOPOLOGY)
+    .order_by(sink_letters.c.sink, sink_letters.c.txid, sink_letters.c.number)
+)
+COUNT_LETTERS: Final = select(func.count()).where(
+    sink_letters.c.topology_id == _TOPOLOGY, sink_letters.c.sink == _SINK, sink_letters.c.txid == _NUMBER
+)
+DELETE_ONE: Final = delete(outbox).where(
+    *(outbox.c.topology_id == _TOPOLOGY, outbox.c.sink == _SINK, outbox.c.txid == _NUMBER),
+    *(outbox.c.attempt_id == bindparam("id", type_=BigInteger), outbox.c.run == bindparam("run_name", type_=Text)),
+)
 NOTE: Final = insert(sinks)
 FORGET: Final = delete(sinks).where(sinks.c.topology_id == _TOPOLOGY, sinks.c.sink == _SINK)
 DELETE_LATER: Final = delete(outbox).where(outbox.c.topology_id == _TOPOLOGY, outbox.c.txid > _NUMBER)
@@ -107,6 +127,23 @@ def note(connection: Connection, topology_id: str, sink: str, boundary: Boundary
     """Insert a boundary as the row of a sink that has none."""
     columns = {"topology_id": topology_id, "sink": sink, "txid": boundary.txid, "attempt_id": boundary.attempt_id}
     connection.execute(NOTE, {**columns, "run": BOUNDARY_RUN})
+
+
+def set_aside(
+    connection: Connection, lease: Lease, row: OutboxRow, letters: SinkRecords, remaining: SinkRecords | None
+) -> None:
+    """Insert letters, and put the remaining records, if any, in the place of a row."""
+    attempt = row.publication.attempt
+    key = {"topology": lease.topology_id, "named": row.sink, "number": attempt.txid}
+    if not connection.execute(DELETE_ONE, {**key, "id": attempt.attempt_id, "run_name": row.publication.run}).rowcount:
+        return
+    number = connection.execute(COUNT_LETTERS, key).scalar_one()
+    columns = _columns(lease, row.sink, row.publication)
+    letter = {**columns, "number": number, "records": letters.count, "payload": letters.payload}
+    connection.execute(ADD_LETTER, letter)
+    if remaining is not None:
+        remaining_row = OutboxRow(row.sink, row.publication, remaining.count, remaining.payload, remaining.file)
+        add_rows(connection, lease, [remaining_row])
 
 
 def go_back(connection: Connection, topology_id: str, txid: TxId) -> None:

@@ -142,6 +142,10 @@ class SqlStoreReader:
         key = {"topology": topology_id, "named": sink, "first": first, "number": last, "most": limit}
         return self._records(outbox.row_of, outbox.ROWS, key)
 
+    def sink_letters(self, topology_id: str) -> list[OutboxRow]:
+        """The records of sinks that were set aside, in order of sink and txid."""
+        return self._records(outbox.row_of, outbox.LETTERS, {"topology": topology_id})
+
     def outbox_in_files(self, topology_id: str) -> list[OutboxRow]:
         """The outbox rows of all sinks whose payload is in a file."""
         return self._records(outbox.row_of, outbox.IN_FILES, {"topology": topology_id})

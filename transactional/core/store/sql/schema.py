@@ -178,11 +178,25 @@ outbox = Table(
     Column("file", Text),
 )
 
+# Records of sinks that an operator has set aside, because their target refuses them.
+sink_letters = Table(
+    "transactional_sink_letters",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("sink", Text, primary_key=True),
+    Column("txid", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("attempt_id", BigInteger, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("records", BigInteger, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+)
+
 # Any number works, as long as all versions of this framework use the same one.
 _SCHEMA_LOCK: Final = 4_004_004
 
 
-_LATER_TABLES: Final = (sinks, outbox)
+_LATER_TABLES: Final = (sinks, outbox, sink_letters)
 """The tables that a store of this version may lack, in whole or in part: it was made before there were sinks."""
 
 

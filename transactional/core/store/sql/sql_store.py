@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Delete, Row, Update
 from transactional.core.store import AttemptRecord, DesiredState, Lease, StalledLease
 from transactional.core.store.databases.quick import change
 from transactional.core.store.history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd
-from transactional.core.store.outbox import Boundary, Publication, SinkRecords
+from transactional.core.store.outbox import Boundary, OutboxRow, Publication, SinkRecords
 from transactional.core.store.progress import Phase, Progress
 from transactional.core.store.rules import (
     can_not_recount,
@@ -221,6 +221,12 @@ class SqlCoordinatorStore(SqlStoreReader):
         with self._database.writing() as connection:
             _hold(connection, lease)
             outboxes.place(connection, lease, sink, boundary)
+
+    def set_aside(self, lease: Lease, row: OutboxRow, letters: SinkRecords, remaining: SinkRecords | None) -> None:
+        """Move records of an outbox row to the letters of sinks, and leave the remaining ones."""
+        with self._database.writing() as connection:
+            _hold(connection, lease)
+            outboxes.set_aside(connection, lease, row, letters, remaining)
 
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False

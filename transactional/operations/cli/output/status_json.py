@@ -107,7 +107,7 @@ def status_json(
         "windows_wait_for": dict(waits),
         "open_windows": {name: asdict(open_windows) for name, open_windows in windows.items()},
         "maintenance_failing": dict(upkeep),
-        "sinks": {name: _sink_json(progress) for name, progress in sorted(sinks.items())},
+        "sinks": {name: sink_json(progress) for name, progress in sorted(sinks.items())},
         "failing_since_ms": None if trouble is None else trouble.since_ms,
         "failing_txid": None if trouble is None else trouble.txid,
         "error": None if trouble is None else trouble.error,
@@ -115,7 +115,8 @@ def status_json(
     }
 
 
-def _sink_json(progress: SinkProgress) -> dict[str, Any]:
+def sink_json(progress: SinkProgress) -> dict[str, Any]:
+    """Return how far a sink is as JSON."""
     published = progress.published
     return {
         "published_txid": None if published is None else published.attempt.txid,
