@@ -7,9 +7,6 @@ the open table is for the writing thread; other readers load a version of their 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-
-import pyarrow as pa
 
 from state.delta.log.log import added_bytes
 from state.delta.read.merged_reader import MergedReader
@@ -25,40 +22,34 @@ from state.delta.write.snapshot import LoadedTable
 from state.delta.write.table_writer import TableWriter
 from state.delta.write.touched_files import Footers
 from state.fence import TableWrite
-from state.rows.expiring import ExpiryHorizons
 from transactional.core.ports import CommitFacts
-from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.names import STORE_PROPERTY
 
 Turn = Callable[[TableWrite], "OpenTable"]
 """Changes the layout of a table before a transaction that is no replay is written, and returns the open table."""
 
 
-@dataclass
 class OpenTable:
     """The open table of a state (see `FencedTable`). `turn` is called with the first new transaction."""
 
-    loaded: LoadedTable
-    reader: TableReader
-    writer: TableWriter
-    upkeep: TableUpkeep
-    turn: Turn | None = None
-
-    def read_and_check_version(self) -> AttemptId | None:
-        """Load the table (see `LoadedTable.read_and_check_version`)."""
-        return self.loaded.read_and_check_version()
+    def __init__(
+        self,
+        loaded: LoadedTable,
+        reader: TableReader,
+        writer: TableWriter,
+        upkeep: TableUpkeep,
+        turn: Turn | None = None,
+    ) -> None:
+        self.loaded, self.reader, self.writer, self.upkeep, self._turn = loaded, reader, writer, upkeep, turn
+        self.read_and_check_version, self.version = loaded.read_and_check_version, loaded.version
+        self.horizons = loaded.horizons
+        self.lookup, self.rows, self.rows_between = reader.lookup, reader.rows, reader.rows_between
+        self.apply = writer.apply if turn is None else self._turn_and_apply
+        self.write_version = writer.write_version
 
     def created_for(self) -> str | None:
         """Return the `store_id` that the table was created with."""
         return self.loaded.properties.get(STORE_PROPERTY)
-
-    def version(self) -> AttemptId | None:
-        """Return the id of the attempt that wrote the loaded version."""
-        return self.loaded.version()
-
-    def horizons(self) -> ExpiryHorizons:
-        """Return the expiry horizons that the loaded version has recorded."""
-        return self.loaded.horizons()
 
     def last_commit(self) -> CommitFacts:
         """Return facts of the last write: its Delta version, and the bytes that it added to a table on a disk."""
@@ -66,32 +57,14 @@ class OpenTable:
         size_bytes = None if folder is None else added_bytes(folder, version)
         return CommitFacts(version, size_bytes, self.reader.compacted_txid)
 
-    def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
-        """Return the rows with these keys before transaction `txid` (see `TableReader.lookup`)."""
-        return self.reader.lookup(txid, keys)
-
-    def rows(self, txid: TxId) -> pa.Table:
-        """Return all rows before transaction `txid` (see `TableReader.rows`)."""
-        return self.reader.rows(txid)
-
-    def rows_between(self, txid: TxId, column: str, start: int | None, end: int) -> pa.Table:
-        """Return the rows with `start < column <= end` (see `TableReader.rows_between`)."""
-        return self.reader.rows_between(txid, column, start, end)
-
-    def apply(self, write: TableWrite) -> None:
-        """Write rows, one per key, and the version (see `TableWriter.apply`)."""
-        if self.turn is not None and not write.is_replay:
+    def _turn_and_apply(self, write: TableWrite) -> None:
+        """Turn the table into the log layout and write to that, or write as before if it is a replay."""
+        if self._turn is None or write.is_replay:
             # While the newest transaction may have to be rolled back, the previous values have to stay.
+            self.writer.apply(write)
+        else:
             self.loaded.disk.settle()
-            self.turn(write).apply(write)
-            return
-        self.writer.apply(write)
-
-    def write_version(
-        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, horizons: ExpiryHorizons | None = None
-    ) -> None:
-        """Write the version and no row. Raises `WriteRefused`."""
-        self.writer.write_version(attempt_id, attempt, horizons)
+            self._turn(write).apply(write)
 
 
 def open_merged(loaded: LoadedTable, state: str, turn: Turn | None = None) -> OpenTable:

@@ -88,8 +88,8 @@ class OverwrittenMapState(CommittedMapState):
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
-        writer: Any = self._open_table.writer
-        writer.rewritable_files = lambda: None
+        loaded: Any = self._open_table.loaded
+        loaded.rewritable_files = lambda: None
 
 
 class StagedMapState(DeltaMapState):

@@ -15,7 +15,6 @@ from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 
 from spouts.memory import MemoryTransactionalSpout
-from state.delta.open_table import OpenTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from state.delta.write import engine_commits as commit
@@ -256,15 +255,15 @@ def test_who_was_taken_over_meanwhile_adds_nothing(tmp_path: Path, monkeypatch: 
     place = Place("delta-rs", tmp_path)
     counted(place, {"cat": 3})
     late, other = opened(place, AFTER), opened(place, BEFORE)
-    write, came = OpenTable.write_version, list[OpenTable]()
+    write, came = late._open_table.write_version, list[AttemptId]()
 
-    def overtaken(table: OpenTable, attempt_id: AttemptId, *given: Any) -> None:
-        write(table, attempt_id, *given)
+    def overtaken(attempt_id: AttemptId, *given: Any) -> None:
+        write(attempt_id, *given)
         if not came:
-            came.append(table)
+            came.append(attempt_id)
             place.fence(other, 1, 11)
 
-    monkeypatch.setattr(OpenTable, "write_version", overtaken)
+    monkeypatch.setattr(late._open_table, "write_version", overtaken)
     late.version()
     with pytest.raises(Fenced):
         late.fence(place.attempt(1, 10).attempt_id)

@@ -21,7 +21,7 @@ from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, v
 from state.delta.tables.table import unreadable
 from state.delta.write.change import visible
 from state.delta.write.snapshot import LoadedTable
-from state.delta.write.touched_files import Footers, rewritable_files
+from state.delta.write.touched_files import Footers
 from transactional.model.attempt import TxId
 
 SEARCHES_BEFORE_COPY = 20
@@ -77,7 +77,7 @@ class MergedReader(TableReader):
         None if their footers do not say which files these are, or if only delta-rs can read them.
         """
         # The value of a column that is not in the key may have been another one before the transaction.
-        files = rewritable_files(self.loaded) if time_range.column in self.columns.key.names else None
+        files = self.loaded.rewritable_files() if time_range.column in self.columns.key.names else None
         if files is None:
             return None
         try:

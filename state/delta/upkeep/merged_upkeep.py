@@ -11,7 +11,6 @@ from state.delta.tables.data_files import DataFile
 from state.delta.upkeep.table_upkeep import TableUpkeep
 from state.delta.write.engine_commits import by_delta_rs
 from state.delta.write.merging import MergeWriter, stored_rows
-from state.delta.write.touched_files import rewritable_files
 from transactional.model.attempt import TxId
 
 COMPACTION_INTERVAL = 50
@@ -67,7 +66,7 @@ class MergedUpkeep(TableUpkeep):
 
         The rows of a time are then in few files, which are dropped as a whole once they have expired.
         """
-        files = rewritable_files(self.loaded) if self.columns.is_by_time else None
+        files = self.loaded.rewritable_files() if self.columns.is_by_time else None
         if files is None:
             return None
         rows_max = max(TIME_ROWS, (stored_rows(self.loaded) or 0) // TIMES_MAX)

@@ -192,14 +192,17 @@ class _Rewriting:
         return pa.repeat(updated, len(self._is_in_source)) if isinstance(updated, pa.Scalar) else updated
 
 
-def change_small(change: Change, size_bytes: int, load: Callable[[int], pa.Table | None]) -> pa.Table | None:
+def change_small(
+    change: Change, size_bytes: int, rows: pa.Table | None, load: Callable[[int], pa.Table | None]
+) -> pa.Table | None:
     """Return all rows of a table after a change, or None if the table is not small.
 
-    `size_bytes` is the size of its files. `load(rows_max)` returns all columns of its rows, unless there are more than
-    `rows_max`.
+    `size_bytes` is the size of its files, `rows` are its rows with all columns, if they are in memory. Otherwise
+    `load(rows_max)` returns them, unless there are more than `rows_max`.
     """
     if max(change.rows.nbytes, size_bytes) > REWRITTEN_BYTES_MAX:
         return None
     rows_max = REWRITTEN_ROWS_MAX - change.rows.num_rows
-    rows = load(rows_max)
+    if rows is None:
+        rows = load(rows_max)
     return None if rows is None or rows.num_rows > rows_max else change.applied(rows)

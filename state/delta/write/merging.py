@@ -24,7 +24,7 @@ from state.delta.write.files import Rewritten, write_file
 from state.delta.write.rewriting import rewrite_files, rewritten_parts
 from state.delta.write.snapshot import LoadedTable
 from state.delta.write.table_writer import Lookup, TableWriter
-from state.delta.write.touched_files import Footers, rewritable_files
+from state.delta.write.touched_files import Footers
 from state.fence import TableWrite
 from state.rows.expiring import NO_HORIZONS
 
@@ -39,51 +39,43 @@ class MergeWriter(TableWriter):
         super().__init__(table, state, lookup)
         self.footers = footers
 
-    def prepare(self, write: TableWrite) -> TableWrite:
-        return read_by_driver(self.table.location, self.columns, write, self.state) if write.staged else write
-
     def commit(self, write: TableWrite) -> None:
+        if write.staged:
+            write = read_by_driver(self.table.location, self.columns, write, self.state)
         attempt, removes = write.attempt, self.transactions % REMOVAL_INTERVAL == 0
         change = Change(self.columns, attempt.txid, write.rows, write.combine, write.horizons or NO_HORIZONS, removes)
         try:
-            files = self.rewritable_files()
+            files, names = self.table.rewritable_files(), self.table.column_names
             if files is None:
-                parts = rewritten_parts(self.table.query("SELECT * FROM t"), self.table.column_names, change)
+                parts = rewritten_parts(self.table.query("SELECT * FROM t"), names, change)
                 commit_overwrite(self.table, parts, as_attempt(self.table, attempt.attempt_id, attempt))
                 return
-            rewritten = self.rewrite_small(change, files) or self.rewrite_touched(change, files)
+            rewritten = self.rewrite_small(change, files, names) or self.rewrite_touched(change, files, names)
             commit_rewritten(self.table, attempt, rewritten)
         except (DeltaError, OSError) as error:
             raise refused(self.table.location, error) from None
         except pa.ArrowException as error:
             raise unreadable(self.table.location, error) from None
 
-    def rewritable_files(self) -> Sequence[DataFile] | None:
-        """Return the files, or None if only delta-rs may replace them."""
-        return rewritable_files(self.table)
-
-    def rewrite_small(self, change: Change, files: Sequence[DataFile]) -> Rewritten | None:
-        """Write all rows to one file. None if the table is not small."""
-        rows = change_small(change, sum(file.size_bytes for file in files), self._rows_if_small)
+    def rewrite_small(self, change: Change, files: Sequence[DataFile], names: Sequence[str]) -> Rewritten | None:
+        """Write all rows to one file, whose columns are `names`. None if the table is not small."""
+        size_bytes = sum(file.size_bytes for file in files)
+        rows = change_small(change, size_bytes, self.table.current.rows, self._load_if_small)
         if rows is None:
             return None
-        new = write_file(self.table.storage, rows, change.schema(self.table.column_names))
-        return Rewritten(files, new, rows=rows)
+        return Rewritten(files, write_file(self.table.storage, rows, change.schema(names)), rows=rows)
 
-    def _rows_if_small(self, rows_max: int) -> pa.Table | None:
-        """Return all columns of all rows, from memory if this process has written them, unless there are too many."""
-        if (rows := self.table.current.rows) is not None:
-            return rows
+    def _load_if_small(self, rows_max: int) -> pa.Table | None:
+        """Return all columns of all rows, unless there are more than `rows_max`."""
         if (stored := stored_rows(self.table)) is None or stored > rows_max:
             return None
         schema = self.columns.table_schema
         names = ", ".join(map(DATA_FUSION.name, schema.names))
         return self.table.query(f"SELECT {names} FROM t").read_all().cast(schema)
 
-    def rewrite_touched(self, change: Change, files: Sequence[DataFile]) -> Rewritten:
-        """Rewrite the files that a change concerns."""
+    def rewrite_touched(self, change: Change, files: Sequence[DataFile], names: Sequence[str]) -> Rewritten:
+        """Rewrite the files that a change concerns. The table's columns are `names`, in order."""
         selection = self.footers.select(files, change)
-        names = self.table.column_names
         rewritten = rewrite_files(self.table.storage, selection.changed, names, change, selection.aging)
         self.footers.add(rewritten.new)
         old = [*rewritten.old, *selection.expired]

@@ -20,7 +20,7 @@ from state.delta.log.log import commit_path
 from state.delta.segments.log_layout import check_same_combine, stored_combine
 from state.delta.segments.restarts import check_expiry
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.staged_files import check_staged, read_by_driver
+from state.delta.tables.staged_files import check_staged
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation
 from state.delta.write.engine_commits import (
@@ -68,7 +68,7 @@ class LogWriter(TableWriter):
         """The transaction up to which the table is compacted, or 0 if it never was."""
         return TxId(self.table.version_of(compaction_of(self.table.owner)) or 0)
 
-    def prepare(self, write: TableWrite) -> TableWrite:
+    def _prepare(self, write: TableWrite) -> None:
         """Record how rows are combined, and the features that a write uses, before the rows come. Check the sums."""
         if write.staged:
             check_staged(self.table.location, write.attempt, write.staged)
@@ -78,15 +78,9 @@ class LogWriter(TableWriter):
         check = self.sum_check(write)
         if check.columns and not self.admits(check, _largest_of(write, check)):
             self.check_sums(write)
-        return write
-
-    def check_sums(self, write: TableWrite) -> None:
-        """Raise `SumOverflow` with the key whose sum does not fit, also if its rows are staged."""
-        if write.staged:
-            write = read_by_driver(self.table.location, self.columns, write, self.state)
-        super().check_sums(write)
 
     def commit(self, write: TableWrite) -> None:
+        self._prepare(write)
         if write.staged:
             self._commit_staged(write)
             return

@@ -31,12 +31,14 @@ from state.delta.log.following import PartitionFiles
 from state.delta.log.log import EntryMark, LogUpkeep, check_entries
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.sql import DATA_FUSION
+from state.delta.tables.storage import can_create
 from state.delta.tables.table import (
     DeltaLocation,
     check_protocol,
     check_table,
     features_of,
     load_table,
+    replaceable_files,
     storage_of,
     unreadable,
 )
@@ -379,6 +381,12 @@ class LoadedTable:
             return False
 
     # --- rows and files ---------------------------------------------------------------------------------------------
+
+    def rewritable_files(self) -> Sequence[DataFile] | None:
+        """Return the files of a table in the merge layout, or None if only delta-rs may replace them."""
+        if self.current.files is not None:
+            return list(self.current.files)
+        return replaceable_files(self.engine) if can_create(self.storage) else None
 
     def query(self, sql: str, settings: Mapping[str, str] | None = None) -> pa.RecordBatchReader:
         """Run a query on the table, whose name in it is `t`. The reader raises `pa.ArrowException`.

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from state.delta.tables.lookup import check_sums
+from state.delta.tables.staged_files import read_by_driver
 from state.delta.write.engine_commits import as_attempt, commit_files, settle_expiry
 from state.delta.write.snapshot import LoadedTable
 from state.fence import TableWrite, WriteRefused
@@ -38,8 +39,8 @@ class TableWriter(ABC):
         Raises `WriteRefused`, `SumOverflow`, and `OperatingError` for files that are not there.
         """
         self.table.disk.settle()
-        write = self.prepare(write)
-        self.record_horizons(write.attempt.attempt_id, write.horizons)
+        if write.horizons is not None:
+            self.record_horizons(write.attempt.attempt_id, write.horizons)
         try:
             self.commit(write)
         except WriteRefused as error:
@@ -48,35 +49,36 @@ class TableWriter(ABC):
             raise
 
     @abstractmethod
-    def prepare(self, write: TableWrite) -> TableWrite:
-        """Return the write as this layout takes it. Raises `WriteRefused`, `SumOverflow`, `OperatingError`."""
-
-    @abstractmethod
     def commit(self, write: TableWrite) -> None:
-        """Change the files of the table, and commit that as the attempt. Raises `WriteRefused`, `OperatingError`."""
+        """Change the files of the table, and commit that as the attempt.
+
+        Raises `WriteRefused`, `SumOverflow`, `OperatingError`.
+        """
 
     def write_version(
         self, attempt_id: AttemptId, attempt: TransactionAttempt | None, horizons: ExpiryHorizons | None = None
     ) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
         self.table.disk.settle()
-        self.record_horizons(attempt_id, horizons)
+        if horizons is not None:
+            self.record_horizons(attempt_id, horizons)
         commit_files(self.table, [], as_attempt(self.table, attempt_id, attempt))
 
-    def record_horizons(self, attempt_id: AttemptId, horizons: ExpiryHorizons | None) -> None:
-        """Let the Delta commit of an attempt record expiry horizons, None for none. Raises `WriteRefused`.
+    def record_horizons(self, attempt_id: AttemptId, horizons: ExpiryHorizons) -> None:
+        """Let the Delta commit of an attempt record expiry horizons. Raises `WriteRefused`.
 
         The table says first by which column rows expire.
         """
-        if horizons is not None:
-            settle_expiry(self.table)
-            self.table.will_record(attempt_id, horizons)
+        settle_expiry(self.table)
+        self.table.will_record(attempt_id, horizons)
 
     def check_sums(self, write: TableWrite) -> None:
         """Raise `SumOverflow` with the key whose sum does not fit, which an engine does not name."""
         check = self.sum_check(write)
         if not check.columns:
             return
+        if write.staged:
+            write = read_by_driver(self.table.location, self.columns, write, self.state)
         key, expires = self.columns.key.names, self.columns.expires
         stored = self._lookup(write.attempt.txid, write.rows.select(list(key)))
         if write.horizons is not None and expires is not None:

@@ -19,10 +19,7 @@ from pyarrow.fs import FileSystem
 
 from state.delta.tables.data_files import DataFile, WrittenFile
 from state.delta.tables.ranges import TimeRange
-from state.delta.tables.storage import can_create
-from state.delta.tables.table import replaceable_files
 from state.delta.write.change import Change
-from state.delta.write.snapshot import LoadedTable
 from state.rows.columns import StateColumns
 
 
@@ -64,13 +61,6 @@ class FileSelection:
     expired: list[DataFile]
     aging: list[DataFile]
     rows: Mapping[DataFile, int]
-
-
-def rewritable_files(table: LoadedTable) -> Sequence[DataFile] | None:
-    """Return the files of a table, or None if only delta-rs may replace them."""
-    if not can_create(table.storage):
-        return None
-    return replaceable_files(table.engine) if table.current.files is None else list(table.current.files)
 
 
 @dataclass(slots=True)

@@ -254,7 +254,7 @@ def test_a_range_of_windows_is_what_a_query_finds(place: Place, monkeypatch: pyt
         wanted = (TxId(chance.choice((7, 8))), "start", None if after is None else after * 10**6, until * 10**6)
         found, many = table.rows_between(*wanted), table.count_between(*wanted[1:])
         with monkeypatch.context() as patched:
-            patched.setattr("state.delta.read.merged_reader.rewritable_files", lambda _: None)
+            patched.setattr(table.loaded, "rewritable_files", lambda: None)
             assert sorted(found.to_pylist(), key=str) == sorted(table.rows_between(*wanted).to_pylist(), key=str)
             assert many == table.count_between(*wanted[1:])
 

@@ -16,7 +16,7 @@ from deltalake.schema import Field, PrimitiveType, Schema
 from pyspark.sql import SparkSession
 
 import state.delta.write.entry
-import state.delta.write.touched_files
+import state.delta.write.snapshot
 from state.delta.log.log import LogUpkeep
 from state.delta.state import DeltaMapState
 from state.delta.tables.data_files import DataFile
@@ -268,7 +268,7 @@ class TestTables:
 
     def test_get_every_row_although_delta_rs_writes_them(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         """As on object stores."""
-        monkeypatch.setattr(state.delta.write.touched_files, "replaceable_files", lambda _: None)
+        monkeypatch.setattr(state.delta.write.snapshot, "replaceable_files", lambda _: None)
         words = opened(place)
         for txid in range(1, 4):
             words.merge(place.attempt(txid, txid), counts({"a": 1, str(txid): 1}))

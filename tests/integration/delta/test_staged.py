@@ -144,7 +144,7 @@ class TestCommit:
                 compacted.append(handle.version())
             return version
 
-        table.read_and_check_version = compacted_after_the_check  # type: ignore[method-assign]
+        table.read_and_check_version = compacted_after_the_check
         merge(state, attempt, {"a": 5}, {"a": 5})
         assert compacted
         assert content(state) == {"a": 10}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import state.delta.write.engine_commits
-import state.delta.write.touched_files
+import state.delta.write.snapshot
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, counts, write_by_files
 
@@ -41,7 +41,7 @@ def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, mo
     where, name, layout, files = PATHS[way]
     place, passed = Place("delta-rs", tmp_path), list[list[str]]()
     if way == "an overwrite":
-        monkeypatch.setattr(state.delta.write.touched_files, "replaceable_files", lambda _: None)
+        monkeypatch.setattr(state.delta.write.snapshot, "replaceable_files", lambda _: None)
     if way == "file by file":
         write_by_files(monkeypatch)
     words = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
@@ -54,5 +54,5 @@ def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, mo
 
     monkeypatch.setattr(where, name, seen)
     words.merge(place.attempt(1, 1), counts({"dog": 1}))
-    above = ["state/table_state.py", "state/delta/open_table.py", "state/delta/write/table_writer.py"]
+    above = ["state/table_state.py", "state/delta/write/table_writer.py"]
     assert passed == [above + [f"state/delta/write/{file}.py" for file in files]]
