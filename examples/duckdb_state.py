@@ -28,7 +28,7 @@ from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
 from transactional import Schema, StateKind
 from transactional.bolts import Key
-from transactional.core.ports.state_parts import Rewind, RewindTarget, StateParts
+from transactional.core.ports.state_parts import Rewind, RewindTarget, StateParts, TableExamination
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TxId
@@ -209,7 +209,7 @@ class DuckRows(RowStore):
             raise
 
 
-class DuckDBMapState(TableState[RowTable], Rewind):
+class DuckDBMapState(TableState[RowTable], Rewind, TableExamination):
     """Key → values in a table of the DuckDB file `path`, which this process has from `open` to `close`.
 
     `key`, `values`, `kind`, `deletes`, `expires` and `after` are those of a `SqlMapState`.
@@ -236,8 +236,8 @@ class DuckDBMapState(TableState[RowTable], Rewind):
 
     @property
     def parts(self) -> StateParts:
-        """The parts of the state: it can go back by one transaction."""
-        return replace(super().parts, rewind=self)
+        """The parts of the state: it can go back by one transaction, and is in a file."""
+        return replace(super().parts, rewind=self, examination=self)
 
     @property
     def storage_path(self) -> str:

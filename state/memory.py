@@ -22,6 +22,7 @@ from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
 from transactional.core.ports import StateKind
 from transactional.core.ports.split import WrittenPart
+from transactional.core.ports.state_parts import StateParts, TableExamination, TaskAccess
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.durations import Duration
@@ -174,7 +175,7 @@ class MemoryRows(RowStore):
             self._table.horizons = write.horizons
 
 
-class MemoryMapState(TableState[RowTable]):
+class MemoryMapState(TableState[RowTable], TaskAccess, TableExamination):
     """Key → values in memory. Give two states the same `table` to see how one fences the other.
 
     `key` is a name, several names, or a DDL string (`carrier string`); () is a state of one row; it is omitted if an
@@ -204,6 +205,11 @@ class MemoryMapState(TableState[RowTable]):
     def value_limits(self) -> ValueLimits:
         """No limits beyond those of Python's values."""
         return ValueLimits(self.table)
+
+    @property
+    def parts(self) -> StateParts:
+        """The parts of the state: tasks in this process use its table."""
+        return replace(super().parts, tasks=self, examination=self)
 
     @property
     def storage_path(self) -> str | None:

@@ -302,7 +302,7 @@ class World:
         """What the doctor and the checker find, that is wrong."""
         topology, states = self.topology(), dict[str, Any]()
         states.update((each.id, each.state) for each in topology.committers)
-        tables = [CheckedTable(name, state.address().uri) for name, state in states.items()]
+        tables = [CheckedTable(name, state.parts.examination.address().uri) for name, state in states.items()]
         report = verify(store_url(self.folder), "rewound", tables)
         examined = examine(topology, self.store, store_url(self.folder))
         return [*(each for each in examined if not each.is_harmless), *report.findings]

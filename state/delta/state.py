@@ -22,34 +22,29 @@ from state.delta.opening import (
     TableRequest,
     check_owner,
     columns_of,
-    is_log,
     open_table,
     open_to_read,
     shape_of,
     turned,
     with_owner,
 )
-from state.delta.parts import DeltaDurability, DeltaRewind, DeltaState
+from state.delta.parts import DeltaDurability, DeltaExamination, DeltaRewind, DeltaStaging, DeltaState, DeltaTasks
 from state.delta.read.table_reader import TableReader
 from state.delta.reading import DeltaReader
 from state.delta.segments.log_layout import LAYOUTS, LogLayout, check_folder
-from state.delta.tables.scratch import SCRATCH_BYTES, FileScratch
 from state.delta.tables.sql import DIALECTS
-from state.delta.tables.staging import FileStager, is_plain
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, properties_of
-from state.delta.task_state import DeltaTaskState
 from state.delta.write.engine_commits import settle_columns
 from state.fence import WRITE_TRIES, TableWrite, WriteRefused
 from transactional.core.ports import CommitFacts, StateKind
-from transactional.core.ports.examining import TableAddress
 from transactional.core.ports.state_parts import StateParts
-from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.attempt import AttemptId, TxId
 from transactional.model.durations import Duration
 from transactional.model.errors import ConfigError, OperatingError
 from transactional.model.schema import Schema
 
 if TYPE_CHECKING:
-    from state.delta.doctor import ExaminedDelta
+    pass
 
 _log = logging.getLogger(__name__)
 
@@ -90,40 +85,23 @@ class DeltaMapState(DeltaState):
         self.location = DeltaLocation.of(table, storage_options)
         name = repr(str(self.location))
         super().__init__(name, key, values, kind=kind, columns=columns, deletes=deletes, expires=expires, after=after)
-        self._layout, self._compaction = _checked_layout(layout, self.location)
-        if self._compaction is not None:
+        self._layout, self.log_layout = _checked_layout(layout, self.location)
+        if self.log_layout is not None:
             check_folder((columns or {}).get("txid", "txid"), self.table)
         self._properties = dict(properties or {})
         check_new_properties(self._properties, self.table)
         self.resolved = self.location
 
-    serves_tasks = True
-    owns_folder = True
-    """No other file may be in the table's folder."""
-
     @property
     def parts(self) -> StateParts:
         """The parts of the state, which act on its table."""
-        return replace(super().parts, durability=DeltaDurability(self), rewind=DeltaRewind(self))
-
-    @property
-    def storage_path(self) -> str | None:
-        """The path or URI of the table; None for a name in a catalog."""
-        return None if self.location.is_catalog_name else self.location.uri
-
-    def address(self) -> TableAddress:
-        """Return where the table is, for programs that read it without the state."""
-        uri = None if self.location.is_catalog_name else self.location.uri
-        name, options = self.location.name, self.location.storage_options
-        return TableAddress.of("delta", uri, self.columns, name, options, self._expiry)
-
-    def examine(self, topology_id: str, component_id: str) -> ExaminedDelta | None:
-        """Return the table for the doctor, or None for a name in a catalog. Raises `OperatingError`."""
-        from state.delta.doctor import ExaminedDelta  # loaded by the doctor alone
-
-        expires = None if self._expiry is None else self._expiry.column
-        return (
-            None if self.location.is_catalog_name else ExaminedDelta(self.location, topology_id, component_id, expires)
+        return replace(
+            super().parts,
+            durability=DeltaDurability(self),
+            tasks=DeltaTasks(self),
+            staging=DeltaStaging(self),
+            examination=DeltaExamination(self),
+            rewind=DeltaRewind(self),
         )
 
     def identity(self) -> Mapping[str, str]:
@@ -248,57 +226,6 @@ class DeltaMapState(DeltaState):
         """Wait for a compaction that is being written while transactions continue, and commit it (see the port)."""
         self._open_table.upkeep.finish(may_go_on)
 
-    def for_tasks(self, attempt: TransactionAttempt) -> DeltaTaskState | None:
-        """Return the state for the tasks of a step, or None if only the driver can use it (see the port). Raises
-        `Fenced` or `OperatingError`."""
-        if self.location.is_catalog_name:
-            return None
-        self._check_version_to_read(attempt)
-        loaded, owner = self._open_table.loaded, self._fence.owner
-        table_id, stager = loaded.engine.metadata().id, self._task_stager(owner)
-        horizons, version = self._horizons(attempt), loaded.delta_version
-        expiring = None if horizons is None else (self._expiring_column, horizons)
-        return DeltaTaskState(self._rows, self.resolved, owner, str(table_id), version, attempt, stager, expiring)
-
-    def count_between(self, attempt: TransactionAttempt, column: str, start: int | None, end: int) -> int:
-        """Return about the number of rows of `rows_between` (see the port). Raises `Fenced` or `OperatingError`."""
-        self._check_version_to_read(attempt)
-        return self._open_table.reader.count_between(column, start, end)
-
-    def stager(self, owner: str) -> FileStager | None:
-        """Return the stager with which tasks write large partial aggregates, for a table in the log layout on a
-        disk."""
-        return None if self._declared.deletes else self._task_stager(owner)
-
-    def _task_stager(self, owner: str) -> FileStager | None:
-        """Return the stager with which tasks of a step write rows, deleted keys included, or None."""
-        if self._declared.are_complete and self.columns.horizon is not None:
-            return None
-        settings = self._log_on_disk()
-        if settings is None or settings.staged_bytes is None:
-            return None
-        return FileStager(Path(self.location.uri), owner, self.columns.written_columns, settings.staged_bytes)
-
-    def scratch(self, owner: str) -> FileScratch | None:
-        """Return the folder for files that tasks pass to later steps. Maintenance of staged files deletes orphaned
-        ones."""
-        settings = self._log_on_disk()
-        if settings is None or settings.staged_bytes is None:
-            return None
-        return FileScratch(Path(self.location.uri), owner, min(settings.staged_bytes, SCRATCH_BYTES))
-
-    def _log_on_disk(self) -> LogLayout | None:
-        """Return the settings of a table in the log layout on a disk, to which executors can write, else None."""
-        is_on_disk = not self.location.is_catalog_name and self.location.scheme == "file"
-        if not is_on_disk or not self._declared.are_complete:
-            return None
-        if not is_plain(self.columns.txid):
-            return None
-        try:
-            return self._compaction or (LogLayout() if is_log(self.location, self.columns) else None)
-        except OperatingError:  # torn by a power cut: the leader repairs it when it opens the table, which is later
-            return None
-
     @property
     def _request(self) -> TableRequest:
         return TableRequest(
@@ -307,7 +234,7 @@ class DeltaMapState(DeltaState):
             self._fence.owner,
             self.columns,
             self._layout,
-            self._compaction,
+            self.log_layout,
             properties=self._properties,
             store_id=self._store_id,
         )

@@ -23,7 +23,7 @@ from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
 from transactional.core.ports import StateKind
 from transactional.core.ports.examining import TableAddress
-from transactional.core.ports.state_parts import Durability, Rewind, RewindTarget, StateParts
+from transactional.core.ports.state_parts import Durability, Rewind, RewindTarget, StateParts, TableExamination
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.durations import Duration
 from transactional.model.errors import ConfigError, SchemaMismatch, StoreMismatch
@@ -32,7 +32,7 @@ from transactional.model.plumbing.redaction import without_login
 from transactional.model.schema import Schema
 
 
-class RedisMapState(TableState[RowTable], Durability, Rewind):
+class RedisMapState(TableState[RowTable], Durability, Rewind, TableExamination):
     """Key → values in a Redis server: one field of a hash per key, with the transaction that wrote it and what was
     before.
 
@@ -80,7 +80,7 @@ class RedisMapState(TableState[RowTable], Durability, Rewind):
     @property
     def parts(self) -> StateParts:
         """The parts of the state: it can go back by one transaction, and checks how durable the server is."""
-        return replace(super().parts, durability=self, rewind=self)
+        return replace(super().parts, durability=self, rewind=self, examination=self)
 
     @property
     def value_limits(self) -> ValueLimits:

@@ -108,7 +108,7 @@ class StagedMapState(DeltaMapState):
 
     def staged(self, attempt: TransactionAttempt, partials: Partials) -> Partials:
         """The same partial aggregates in two parts for each key; the last key's come by the driver, too."""
-        stager = self.stager(OWNER)
+        stager = self.parts.staging.stager(OWNER)
         if stager is None or not partials.table.num_rows or not STAGEABLE.issuperset(partials.combine.values()):
             return partials
         rows = self._rows.from_partials(partials)

@@ -164,4 +164,4 @@ def test_examining_makes_no_file(tmp_path: Path) -> None:
 def test_a_database_that_is_away_is_reported() -> None:
     state = SqlMapState("postgresql://nobody@127.0.0.1:1/none", "count", "word string", "count long", timeout_ms=1_000)
     with pytest.raises(OperatingError, match="the database does not respond"):
-        state.examine("words", "count")
+        state.parts.examination.examine("words", "count")

@@ -159,10 +159,12 @@ def tasks_again(state: DeltaMapState, place: Place) -> None:
 
 def _as_job(state: DeltaMapState, attempt: TransactionAttempt) -> None:
     """As the tasks of a step read and write; the driver commits what they have kept."""
-    part = state.for_tasks(attempt)
+    part = state.parts.tasks.for_tasks(attempt)
     assert part is not None
     found = part.get([("dog",), ("bird",)])
-    state.put_parts(attempt, [part.make_part(part.table({key: row}), tasks=2) for key, row in _put(found).items()])
+    state.parts.tasks.put_parts(
+        attempt, [part.make_part(part.table({key: row}), tasks=2) for key, row in _put(found).items()]
+    )
 
 
 def staged(state: DeltaMapState, place: Place) -> None:
@@ -175,7 +177,7 @@ def staged_again(state: DeltaMapState, place: Place) -> None:
 
 def _staged(state: DeltaMapState, attempt: TransactionAttempt) -> None:
     """Of two tasks, and what comes through the driver."""
-    stager = state.stager(OWNER)
+    stager = state.parts.staging.stager(OWNER)
     assert stager is not None
     files = [stager.stage(attempt, added(state, words).table) for words in ({"dog": 2, "bird": 4}, {"bird": 1})]
     given = added(state, {"dog": -1})

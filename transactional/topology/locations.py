@@ -55,19 +55,22 @@ def real_path(path: str) -> str:
 def table_of(state: State) -> str:
     """Return a state's table in canonical spelling: two states with the same one would overwrite each other."""
     identity = state.identity()
-    if state.storage_path is not None:
+    place = state.parts.examination
+    if place.storage_path is not None:
         # In a database the name identifies the table.
-        path = real_path(state.storage_path)
-        return path if state.owns_folder else f"{path} {identity.get('table', '')}"
+        path = real_path(place.storage_path)
+        return path if place.owns_folder else f"{path} {identity.get('table', '')}"
     return str(sorted((name, text) for name, text in identity.items() if name != "kind"))
 
 
 def table_locations(topology: Topology) -> list[Location]:
     """Return the locations of the committers' states that are stored in files."""
     return [
-        Location(f"the state of committer {component.id!r}", real_path(state.storage_path), is_table=state.owns_folder)
+        Location(
+            f"the state of committer {component.id!r}", real_path(path), is_table=state.parts.examination.owns_folder
+        )
         for component in topology.committers
-        if (state := component.state) is not None and state.storage_path is not None
+        if (state := component.state) is not None and (path := state.parts.examination.storage_path) is not None
     ]
 
 

@@ -79,7 +79,7 @@ def _closing_step(topology: Topology, component: Component, update: PersistentAg
         driver_reason = "its windows have no key"
     elif tasks == 1:
         driver_reason = "it has one task"
-    elif component.state is None or not component.state.serves_tasks:
+    elif component.state is None or not component.state.parts.tasks.serves_tasks:
         driver_reason = "its state can be read in the driver only"
     in_order = bool(update.window_key) and any(
         _depends_on_order(subscriber) and not _has_row_per_window(subscriber, update.window_key)
@@ -98,7 +98,7 @@ def _changing_step(topology: Topology, component: Component) -> Step:
     tasks, driver_reason = _partial_tasks(topology, component), ""
     if component.update.update_kind is UpdateKind.REPLACED:
         driver_reason = "its windows depend on one another"
-    elif not component.state.serves_tasks:
+    elif not component.state.parts.tasks.serves_tasks:
         driver_reason = "its state can be read in the driver only"
     elif not component.state.key.names:
         driver_reason = "its state has no key"
@@ -140,7 +140,7 @@ def _reason_for_driver(topology: Topology, component: Component) -> str:
         return "it has one task"
     if component.state is None:
         return ""
-    if not component.state.serves_tasks:
+    if not component.state.parts.tasks.serves_tasks:
         return "its state can be read in the driver only"
     if isinstance(component.bolt, StatefulBolt) and type(component.bolt).pre_commit is not StatefulBolt.pre_commit:
         return "it has pre_commit, which is called when all states are written"

@@ -159,7 +159,7 @@ class TestBackgroundCompactions:
         state.open(OWNER, place.txids.__getitem__)
         for attempt_id, number in enumerate([1, 2, 3, 3], 1):
             attempt, part = place.attempt(number, attempt_id), counts({"a": 1, str(attempt_id): 1})
-            stager = state.stager(OWNER) if attempt_id == 4 else None
+            stager = state.parts.staging.stager(OWNER) if attempt_id == 4 else None
             state.merge(attempt, part if stager is None else replace(part, staged=[stager.stage(attempt, part.table)]))
         for _ in range(2):
             state.maintain(TxId(3), lambda: True)

@@ -51,7 +51,7 @@ def opened(place: Place, kind: StateKind = StateKind.OPAQUE, **options: Any) -> 
 
 def stage(state: DeltaMapState, attempt: TransactionAttempt, *parts: dict[str, int]) -> list[StagedFile]:
     """A file for each of the parts, as so many tasks would write them."""
-    stager = state.stager(OWNER)
+    stager = state.parts.staging.stager(OWNER)
     assert stager is not None
     return [stager.stage(attempt, counts(part).table) for part in parts]
 
@@ -252,7 +252,8 @@ class TestStager:
 
     def test_who_stages(self, tmp_path: Path) -> None:
         def stager(layout: Any, table: Any = tmp_path / "t", **more: Any) -> FileStager | None:
-            return DeltaMapState(table, "word string", "count long", layout=layout, **more).stager(OWNER)
+            state = DeltaMapState(table, "word string", "count long", layout=layout, **more)
+            return state.parts.staging.stager(OWNER)  # type: ignore[return-value]
 
         assert stager("log") is not None
         assert stager("auto") is None
@@ -373,7 +374,7 @@ class TestSums:
         never = LogLayout(compact_after=None)
         state = DeltaMapState(place.folder / "t", "word string", "total decimal(5,0)", layout=never)
         state.open(OWNER, place.txids.__getitem__)
-        stager = state.stager(OWNER)
+        stager = state.parts.staging.stager(OWNER)
         assert stager is not None
         for txid in (1, 2):
             attempt = place.attempt(txid, txid)
@@ -459,7 +460,7 @@ class TestTopology:
 
 class TestDoctor:
     def found(self, state: DeltaMapState) -> list[tuple[Problem, bool, str]]:
-        examined = state.examine(*OWNER.split("/"))
+        examined = state.parts.examination.examine(*OWNER.split("/"))
         assert examined is not None
         return [(each.problem, each.is_harmless, each.what) for each in examined.diagnoses()]
 

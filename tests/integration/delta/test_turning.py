@@ -22,9 +22,9 @@ def test_keys_that_tasks_delete_go_from_a_table_that_is_no_log_yet(tmp_path: Pat
     log = DeltaMapState(place.folder / "t", **columns, layout=LogLayout(staged_bytes=0))
     log.open(OWNER, place.txids.__getitem__)
     again = place.attempt(2, 3)
-    part = log.for_tasks(again)
+    part = log.parts.tasks.for_tasks(again)
     assert part is not None
     written = part.make_part(part.table({("cat",): ABSENT, ("owl",): (7,)}), 1)
     assert written.file is not None
-    log.put_parts(again, [written])
+    log.parts.tasks.put_parts(again, [written])
     assert content(log) == {"dog": 2, "owl": 7}

@@ -110,8 +110,11 @@ class Room:
         if self.kind == "memory":
             return []
         if self.kind in LAYOUTS:
-            return [CheckedTable(name, state.address().uri) for name, state in states.items()]
-        return [CheckedSqlTable(name, self.tables_url, state.address().table) for name, state in states.items()]
+            return [CheckedTable(name, state.parts.examination.address().uri) for name, state in states.items()]
+        return [
+            CheckedSqlTable(name, self.tables_url, state.parts.examination.address().table)
+            for name, state in states.items()
+        ]
 
     def repair(self, transactions: int, journal: Path | None) -> list[str]:
         """What `transactional doctor --repair` does."""

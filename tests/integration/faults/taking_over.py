@@ -78,9 +78,9 @@ def findings(setting: Setting, folder: Path) -> list[Any]:
     """What the doctor and the checker find, that is wrong."""
     topology = build(setting, folder, Effects(), take=TAKE)
     states: dict[str, Any] = {each.id: each.state for each in topology.committers}
-    report = verify(
-        store_url(folder), "proof", [CheckedTable(name, each.address().uri) for name, each in states.items()]
-    )
+    addresses = {name: state.parts.examination.address() for name, state in states.items()}
+    tables = [CheckedTable(name, address.uri) for name, address in addresses.items()]
+    report = verify(store_url(folder), "proof", tables)
     with closing(SqlCoordinatorStore(store_url(folder))) as store:
         examined = examine(topology, store, store_url(folder))
     return [*(each for each in examined if not each.is_harmless), *report.findings]

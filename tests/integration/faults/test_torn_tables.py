@@ -76,7 +76,7 @@ def test_who_does_not_lead_yet_can_ask_whether_tasks_are_to_write_into_it(place:
     entry = log_file(whole, DeltaTable(whole).version())
     entry.write_bytes(entry.read_bytes()[:100])
     words = DeltaMapState(whole, "word string", "count long")
-    assert words.stager(OWNER) is None
+    assert words.parts.staging.stager(OWNER) is None
     assert entry.exists()
     assert opened(whole, "small", place).version() == 2
 

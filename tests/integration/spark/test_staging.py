@@ -116,7 +116,7 @@ def test_spark_compactions_and_the_driver_commits(
     for txid in range(1, 6):
         attempt = place.attempt(txid, txid)
         parts = [batch_of(txid, task) for task in range(2)]
-        stager = state.stager(OWNER)
+        stager = state.parts.staging.stager(OWNER)
         assert stager is not None
         staged = [stager.stage(attempt, part) for part in parts]
         state.merge(attempt, Partials(combine, parts[0].slice(0, 0), staged))

@@ -11,13 +11,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from transactional.model.attempt import AttemptId, TxId
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from transactional.core.ports.examining import TornFiles
+    from transactional.core.ports.examining import Examined, TableAddress, TornFiles
+    from transactional.core.ports.split import TaskState, WrittenPart
+    from transactional.core.ports.staged import Scratch, Stager
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class RewindTarget:
 
 
 class Durability:
-    """What a power failure does to writes, on disks of this machine. By default, as in a database, nothing."""
+    """The durability of writes on disks of this machine. By default, as in a database, writes are durable at once."""
 
     def set_durability(self, durability: str) -> None:
         """Set how durable writes are: `disk`, or `process`, with which nothing is synced. Called before `open`."""
@@ -99,9 +101,92 @@ class Rewind:
         """
 
 
+class TaskAccess:
+    """The reading and writing of a table by tasks of a step. By default only the driver can do that."""
+
+    @property
+    def serves_tasks(self) -> bool:
+        """True if tasks of a step can read and write the table, by `for_tasks` and `put_parts`.
+
+        The caller has to see to it that no key is in two tasks.
+        """
+        return False
+
+    def for_tasks(self, attempt: TransactionAttempt) -> TaskState | None:
+        """Read and check the table's version, and return what tasks read of that version; None: only the driver can.
+
+        Raises `Fenced` or `OperatingError`.
+        """
+        return None
+
+    def count_between(self, attempt: TransactionAttempt, column: str, start: int | None, end: int) -> int | None:
+        """Estimate the number of rows that `rows_between` returns, never too low, or return None.
+
+        It should read little. Raises `Fenced` or `OperatingError`.
+        """
+        return None
+
+    def put_parts(self, attempt: TransactionAttempt, parts: Sequence[WrittenPart]) -> None:
+        """Write as `put` does, the parts that tasks have written.
+
+        Raises `TableConflict` if another writer wrote since `for_tasks`, and `ConfigError` unless it `serves_tasks`.
+        """
+        raise ConfigError("tasks can't write this state")
+
+
+class Staging:
+    """Files beside the table, with which tasks pass data on. By default all data pass through the driver.
+
+    `owner` is `<topology id>/<component id>`. The state need not be open.
+    """
+
+    def stager(self, owner: str) -> Stager | None:
+        """Return an object with which tasks write files that can be committed into the table.
+
+        None if all partial aggregates pass through the driver.
+        """
+        return None
+
+    def scratch(self, owner: str) -> Scratch | None:
+        """Return an object with which tasks store data for later steps, beside the table, or None if there is none."""
+        return None
+
+
+class TableExamination:
+    """The place of the table, and who else reads it. By default the table can't be read from outside."""
+
+    @property
+    def storage_path(self) -> str | None:
+        """The path or URI of the state's table, or None if the state has no files of its own."""
+        return None
+
+    @property
+    def owns_folder(self) -> bool:
+        """Whether its location is a folder in which nothing else may be stored."""
+        return False
+
+    def address(self) -> TableAddress | None:
+        """Return the address of the table, for readers that know its format, such as the checker. Reads nothing.
+
+        None if it can't be read from outside. A state with an address has `examine`, too.
+        """
+        return None
+
+    def examine(self, topology_id: str, component_id: str) -> Examined | None:
+        """Read the current table of this committer, for the doctor.
+
+        None if this process can't reach the table: another process has it in memory, or only a catalog knows it. Raises
+        `OperatingError` if the storage does not respond.
+        """
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class StateParts:
     """The parts of a state. Each part that is not given is that of a state without the ability."""
 
     durability: Durability = field(default_factory=Durability)
+    tasks: TaskAccess = field(default_factory=TaskAccess)
+    staging: Staging = field(default_factory=Staging)
+    examination: TableExamination = field(default_factory=TableExamination)
     rewind: Rewind = field(default_factory=Rewind)

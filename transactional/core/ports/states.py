@@ -26,10 +26,7 @@ from transactional.model.user_code.tuples import Key
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from transactional.core.ports.examining import Examined, TableAddress
     from transactional.core.ports.partials import Partials
-    from transactional.core.ports.split import TaskState, WrittenPart
-    from transactional.core.ports.staged import Scratch, Stager
     from transactional.model.reading import StateReader
 
 
@@ -248,79 +245,6 @@ class State(ABC):
         """Return the id of the store that the open table was created for, or None if the table recorded none.
 
         A start refuses the table of another store.
-        """
-        return None
-
-    # --- tasks that read and write it -----------------------------------------------------------------------------
-
-    @property
-    def serves_tasks(self) -> bool:
-        """True if tasks of a step can read and write it, by `for_tasks` and `put_parts`.
-
-        The caller has to see to it that no key is in two tasks.
-        """
-        return False
-
-    def for_tasks(self, attempt: TransactionAttempt) -> TaskState | None:
-        """Read and check the table's version, and return what tasks read of that version; None: only the driver can.
-
-        Raises `Fenced` or `OperatingError`.
-        """
-        return None
-
-    def count_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> int:
-        """Estimate the number of rows that `rows_between` returns, never too low.
-
-        It should read little; the default reads the rows. Raises `Fenced` or `OperatingError`.
-        """
-        return int(self.rows_between(attempt, column, after, until).num_rows)
-
-    def put_parts(self, attempt: TransactionAttempt, parts: Sequence[WrittenPart]) -> None:
-        """Write as `put` does, the parts that tasks have written.
-
-        Raises `TableConflict` if another writer wrote since `for_tasks`, and `ConfigError` unless it `serves_tasks`.
-        """
-        raise ConfigError(f"tasks can't write a {type(self).__name__}")
-
-    def stager(self, owner: str) -> Stager | None:
-        """Return an object with which tasks write files that can be committed into the table.
-
-        None if all partial aggregates pass through the driver. `owner` is `<topology id>/<component id>`. The state
-        need not be open.
-        """
-        return None
-
-    def scratch(self, owner: str) -> Scratch | None:
-        """Return an object with which tasks store data for later steps, beside the table, or None if there is none.
-
-        The state need not be open.
-        """
-        return None
-
-    # --- where it lies, and who else reads it -----------------------------------------------------------------------
-
-    @property
-    def storage_path(self) -> str | None:
-        """The path or URI of the state's table, or None if the state has no files of its own."""
-        return None
-
-    @property
-    def owns_folder(self) -> bool:
-        """Whether its location is a folder in which nothing else may be stored."""
-        return False
-
-    def address(self) -> TableAddress | None:
-        """Return the address of the table, for readers that know its format, such as the checker. Reads nothing.
-
-        None if it can't be read from outside. A state with an address has `examine`, too.
-        """
-        return None
-
-    def examine(self, topology_id: str, component_id: str) -> Examined | None:
-        """Read the current table of this committer, for the doctor.
-
-        None if this process can't reach the table: another process has it in memory, or only a catalog knows it. Raises
-        `OperatingError` if the storage does not respond.
         """
         return None
 

@@ -32,7 +32,7 @@ def checked_tables(
     tables: list[AnyTable] = []
     unknown: dict[str, str] = {}
     for component in topology.committers:
-        address = None if component.state is None else component.state.address()
+        address = None if component.state is None else component.state.parts.examination.address()
         counts, is_counted = (
             _count_column(topology, component),
             CountedRecords(topology, component.id, read_former_spouts),

@@ -81,7 +81,9 @@ def _with_rewind_as_remedy(diagnosis: Diagnosis, topology: Topology, store: Stor
 def unexamined(topology: Topology) -> list[str]:
     """Return the ids of the committers whose tables the doctor can't examine."""
     addresses = [
-        (committer.id, committer.state.address()) for committer in topology.committers if committer.state is not None
+        (committer.id, committer.state.parts.examination.address())
+        for committer in topology.committers
+        if committer.state is not None
     ]
     return [component for component, address in addresses if address is None or not address.uri]
 
@@ -89,7 +91,7 @@ def unexamined(topology: Topology) -> list[str]:
 def examine_states(topology: Topology) -> list[Table]:
     """Examine the tables of a topology's committers as they are now. Raises `OperatingError`."""
     states = [(committer.id, committer.state) for committer in topology.committers if committer.state is not None]
-    examinations = [(component, state.examine(topology.id, component)) for component, state in states]
+    examinations = [(component, state.parts.examination.examine(topology.id, component)) for component, state in states]
     return [Table(component, examined) for component, examined in examinations if examined is not None]
 
 

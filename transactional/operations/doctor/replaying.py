@@ -25,7 +25,7 @@ IN_MEMORY = "memory"
 
 def expiry_of(component: Component) -> Expiry | None:
     """Return when the rows of a committer's table expire, as its address says; None if they don't."""
-    address = None if component.state is None else component.state.address()
+    address = None if component.state is None else component.state.parts.examination.address()
     return None if address is None else address.expiry
 
 

@@ -28,7 +28,11 @@ def refuse_early(topology: Topology, store: CoordinatorStore) -> None:
         return  # the start itself says why, or gets through
     for diagnosis in diagnoses:
         if diagnosis.problem in DISAGREEMENTS:
-            tables = [component.state.storage_path for component in topology.committers if component.state is not None]
+            tables = [
+                component.state.parts.examination.storage_path
+                for component in topology.committers
+                if component.state is not None
+            ]
             experiment = removal_hint(getattr(store, "storage_path", None), tables)
             raise StoreMismatch(
                 refusal_text(diagnosis.component, diagnosis.where, diagnosis.what, diagnosis.remedy, experiment)

@@ -63,7 +63,7 @@ def examine_logs(topology: Topology, store_url: str, ill_components: Collection[
 
 def _read_logs(topology: Topology) -> Iterator[tuple[str, TableAddress, TableLog]]:
     for component in topology.committers:
-        address = None if component.state is None else component.state.address()
+        address = None if component.state is None else component.state.parts.examination.address()
         if address is not None and address.format == "delta" and address.uri is not None:
             with suppress(LogBroken, OSError):  # the state's own examination has reported it
                 yield component.id, address, read_log(storage_of(address.uri, address.options))

@@ -78,7 +78,7 @@ class BoltStep(CommitStep):
 
     def _write_parts(self, exchange: CommitExchange, written: Sequence[WrittenPart]) -> None:
         if self.component.state is not None:
-            self.component.state.put_parts(exchange.attempt, written)
+            self.component.state.parts.tasks.put_parts(exchange.attempt, written)
 
     def _run_tasks(self, info: TaskInfo, exchange: CommitExchange) -> Inputs:
         """Run all tasks. Returns their tuples if dead letters may have to be found among them."""

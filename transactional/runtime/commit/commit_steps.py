@@ -105,7 +105,7 @@ class CommitStep(ABC):
     def _state_for_tasks(self, exchange: CommitExchange) -> TaskState | None:
         """Return the state that tasks read, or None if only the driver can read it."""
         assert self.component.state is not None
-        return self.component.state.for_tasks(exchange.attempt)
+        return self.component.state.parts.tasks.for_tasks(exchange.attempt)
 
     def _check(self, work: StepWork, answers: Sequence[StepAnswer]) -> None:
         """Raise if a task has not answered exactly once, has failed, or has not received all its rows."""

@@ -187,9 +187,13 @@ class ClosingStep(UpdateStep):
 
     def _size(self, exchange: CommitExchange) -> tuple[int, int]:
         rows = self.update.closing(self.facts(exchange))
-        count = 0 if rows is None else self.state.count_between(exchange.attempt, *rows)
+        count = 0 if rows is None else self._count_between(exchange.attempt, *rows)
         exchange.rows[self.component.id] += count
         return count, count * CLOSING_BYTES
+
+    def _count_between(self, attempt: TransactionAttempt, column: str, start: int | None, end: int) -> int:
+        estimate = self.state.parts.tasks.count_between(attempt, column, start, end)
+        return self.state.rows_between(attempt, column, start, end).num_rows if estimate is None else estimate
 
     def _work(self, exchange: CommitExchange) -> StepWork | None:
         plan, facts = self.plan, self.facts(exchange)

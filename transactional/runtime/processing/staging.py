@@ -59,7 +59,7 @@ def find_stagers(topology: Topology) -> dict[str, Stager]:
         state = component.state
         if state is None or component.update is None or set(read_streams(component)) - {CLOSED}:
             continue
-        stager = state.stager(owner_of(topology.id, component.id))
+        stager = state.parts.staging.stager(owner_of(topology.id, component.id))
         kinds = set(component.update.aggregator().combine_kinds.values())
         if stager is not None and (
             kinds <= STAGEABLE or (kinds == {"last"} and _has_one_row_per_key(topology, component))
@@ -104,7 +104,7 @@ def find_step_stagers(topology: Topology) -> dict[str, Stager]:
     stagers = dict[str, Stager]()
     for step in plan_steps(topology):
         state = topology.component(step.component).state
-        stager = None if state is None else state.stager(owner_of(topology.id, step.component))
+        stager = None if state is None else state.parts.staging.stager(owner_of(topology.id, step.component))
         if not step.driver_reason and stager is not None:
             stagers[step.component] = stager
     return stagers
@@ -116,7 +116,7 @@ def find_scratch(topology: Topology) -> Scratch | None:
         return None
     for component in topology.components:
         state = component.state
-        scratch = None if state is None else state.scratch(owner_of(topology.id, component.id))
+        scratch = None if state is None else state.parts.staging.scratch(owner_of(topology.id, component.id))
         if scratch is not None:
             return scratch
     return None

@@ -79,18 +79,18 @@ def tasks_of_a_step(trial: Trial) -> None:
     once."""
     words = trial.open(deletes=True)
     words.put(1, {"a": 1, "b": 2, "c": 3})
-    if not words.state.serves_tasks:
-        trial.check_equal("for_tasks()", words.state.for_tasks(trial.attempt(2)), None)
+    if not words.state.parts.tasks.serves_tasks:
+        trial.check_equal("for_tasks()", words.state.parts.tasks.for_tasks(trial.attempt(2)), None)
         raise NotOffered(f"tasks can't write a {type(words.state).__name__}")
     puts: list[dict[Key, Any]] = [{("a",): (5,), ("b",): ABSENT}, {("a",): (7,)}]
     for own_rows in puts:
         attempt = trial.attempt(2)
         trial.note(f"two tasks of attempt {attempt.attempt_id} at transaction 2 put {own_rows} and {{('d',): (4,)}}")
-        part = words.state.for_tasks(attempt)
+        part = words.state.parts.tasks.for_tasks(attempt)
         assert part is not None
         trial.check_equal("get() of a task", part.get([("a",), ("d",)]), {("a",): (1,)})
         parts = [part.make_part(part.table(rows), tasks=2) for rows in (own_rows, {("d",): (4,)})]
-        words.state.put_parts(attempt, parts)
+        words.state.parts.tasks.put_parts(attempt, parts)
     words.check_rows({"a": 7, "b": 2, "c": 3, "d": 4})
     words.check_rows({"a": 1, "b": 2, "c": 3}, committed=1)
 

@@ -126,7 +126,8 @@ def test_a_lost_store_catches_up_whatever_was_refused_on_it(
 
 def table_versions(patient: Patient, table: str) -> list[int]:
     """The attempts and fences that have written a table, oldest first."""
-    examined = DeltaMapState(patient.folder / table, "word string", "count long").examine("words", table)
+    state = DeltaMapState(patient.folder / table, "word string", "count long")
+    examined = state.parts.examination.examine("words", table)
     assert examined is not None
     return [int(version) for version in examined.versions]
 

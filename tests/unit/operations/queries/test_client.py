@@ -236,7 +236,8 @@ def _same(topology: Any) -> Iterator[Any]:
         if isinstance(state, MemoryMapState):
             yield MemoryMapState(table=state.stored)
         elif isinstance(state, SqlMapState):
-            address = state.address()
+            address = state.parts.examination.address()
+            assert address is not None
             yield SqlMapState(str(address.uri), "words" if "words" in state.table else "sizes")
         else:
             yield DeltaMapState(state.location, layout="auto")

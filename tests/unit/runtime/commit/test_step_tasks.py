@@ -327,7 +327,7 @@ def test_tasks_read_the_version_that_the_driver_has_checked(layout: LogLayout | 
     state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
     topology = counting(WordCount(), state)
     first_batch(topology, Executor(topology, Executor.as_it_is))
-    task_state = state.for_tasks(attempt(2, 20))
+    task_state = state.parts.tasks.for_tasks(attempt(2, 20))
     assert task_state is not None
     other = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
     other.open("words/count", lambda attempt_id: TxId(attempt_id // 10))

@@ -13,7 +13,9 @@ MIB = 1024 * 1024
 
 
 def scratch_of(folder: Path, layout: LogLayout) -> Scratch | None:
-    return DeltaMapState(folder / "t", "word string", "count long", layout=layout).scratch("topology/count")
+    return DeltaMapState(folder / "t", "word string", "count long", layout=layout).parts.staging.scratch(
+        "topology/count"
+    )
 
 
 @pytest.mark.parametrize(
