@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from sinks.delta.append_log import (
 from sinks.delta.columns import SinkColumns
 from sinks.delta.partitioning import PartitionColumn, split_rows
 from sinks.delta.run_files import FILES, RunFiles, attempt_of
+from sinks.delta.sweeping import sweep
 from state.delta.tables.table import DeltaLocation
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
 from transactional.model.arrow import arrow_schema
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 TARGET_FILE_BYTES: Final = 128 * 2**20
 _TRIES_MAX: Final = 20
 """The number of Delta commits of others that a publication gives way to before it waits."""
+
+_log = logging.getLogger(__name__)
 
 
 class DeltaSink(Sink):
@@ -255,6 +259,15 @@ class DeltaSink(Sink):
         self._snapshot = replace(
             snapshot, version=version, metadata=metadata, attempt_id=int(attempt.attempt_id), txid=int(attempt.txid)
         )
-        self._is_fresh = False
-        if version % self._snapshot.checkpoint_interval == 0:
+        is_first, self._is_fresh = self._is_fresh, False
+        if is_checkpoint := version % self._snapshot.checkpoint_interval == 0:
             self._log.make_checkpoint()
+        if is_first or is_checkpoint:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Delete files that nobody reads any more. What fails is tried again after the next checkpoint."""
+        try:
+            sweep(self.location)
+        except (OSError, OperatingError) as error:
+            _log.warning("old files of Delta table %s can't be deleted: %s", self.location, self.location.reason(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, date, datetime
@@ -16,10 +17,13 @@ from deltalake import DeltaTable
 
 from sinks import DeltaSink
 from sinks.delta import append_log
+from sinks.delta import sink as delta_sink
 from sinks.delta.append_log import AppendLog, VersionTaken
 from sinks.delta.partitioning import PartitionColumn, split_rows
 from sinks.delta.run_files import RUNS_FOLDER, attempt_of
+from sinks.delta.sweeping import _paths_removed_since, sweep
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from tests.standing_s3 import BUCKET, StandingS3
 from transactional import RunSummary, TopologyConfig, run_topology
 from transactional.core.ports import PublishedRecords, SinkOwner
 from transactional.core.store.outbox import Publication
@@ -30,7 +34,7 @@ from transactional.model.schema import Schema
 from transactional.runtime.processing import staging
 from transactional.trident import TridentTopology
 
-pytestmark = pytest.mark.sampled(6, tests=True)
+TOPOLOGY = pytest.mark.long("a topology runs; without one the same is done in a tenth of the time")
 FIELDS = "id string, country string, event_time timestamp, amount long"
 Row = tuple[Any, ...]
 
@@ -73,6 +77,7 @@ def test_each_row_of_a_committed_transaction_is_appended_once(tmp_path: Path) ->
     assert (progress.done_txid, progress.waiting) == (4, 0)
 
 
+@TOPOLOGY
 def test_partitions_are_fields_and_parts_of_times(tmp_path: Path) -> None:
     run(tmp_path, rows(20), partition_by=["country", "day(event_time)"], txid="transaction")
     table = DeltaTable(str(tmp_path / "events"))
@@ -105,6 +110,7 @@ def test_rows_keep_their_order_within_a_partition() -> None:
     assert parts == {("a", "1"): [0, 4], ("b", "1"): [1], ("a", "2"): [2]}
 
 
+@TOPOLOGY
 def test_files_have_the_target_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sinks.delta.run_files._GROUP_ROWS", 1)
     run(tmp_path, rows(8), target_file_bytes=1)
@@ -198,10 +204,13 @@ def test_a_commit_without_an_answer_is_looked_up(
         patched.setattr(AppendLog, "write", write)
         with pytest.raises(SinkUnavailable, match=r"sink 'events' can't publish: .*Input/output error"):
             leader.sink.publish(group)
+    # Files that were compacted meanwhile would bring their rows a second time.
+    DeltaTable(str(tmp_path / "events")).optimize.compact()
     leader.sink.publish([*group, leader.stage(3, 4)])
     assert numbers(tmp_path) == [2, 3, 4]
 
 
+@TOPOLOGY
 def test_maintenance_by_others_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append_log, "CHECKPOINT_INTERVAL", 2)
     monkeypatch.setitem(append_log._PROPERTIES, "delta.checkpointInterval", "3")
@@ -222,6 +231,7 @@ def test_maintenance_by_others_does_no_harm(tmp_path: Path, monkeypatch: pytest.
 def test_a_busy_table_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = Leader(tmp_path, 1).open()
     monkeypatch.setattr(AppendLog, "write", refuse)
+    monkeypatch.setattr(delta_sink, "_TRIES_MAX", 2)
     with pytest.raises(SinkUnavailable, match="others write to it too often to append"):
         leader.sink.publish([leader.stage(1, 2)])
     with pytest.raises(SinkUnavailable, match="others write to it too often to take it over"):
@@ -240,6 +250,73 @@ def test_a_lost_file_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "events" / path).unlink()
     with pytest.raises(CorruptRecord, match=r"a file of committed transactions 7 to 7 is lost: _runs/7-8-.* not there"):
         leader.sink.publish([published])
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def aged(folder: Path) -> None:
+    """Let all files of the table be written two hours earlier."""
+    for path in (folder / "events").rglob("*.*"):
+        os.utime(path, (path.stat().st_mtime - 7_200,) * 2)
+
+
+def run_names(folder: Path) -> set[str]:
+    """The transaction and attempt of each file in the folder of runs."""
+    return {"-".join(path.name.split("-")[:2]) for path in (folder / "events" / RUNS_FOLDER).iterdir()}
+
+
+def test_files_are_deleted_that_nobody_reads_or_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of dead attempts, and those that were removed; not those in the outbox, nor those removed lately."""
+    monkeypatch.setitem(append_log._PROPERTIES, "delta.deletedFileRetentionDuration", "interval 1 hours")
+    leader = Leader(tmp_path, 1).open()
+    first, waiting = leader.stage(1, 3), leader.stage(3, 5)
+    leader.stage(1, 2)
+    leader.sink.publish([first])
+    aged(tmp_path)
+    assert sweep(leader.sink.location) == []
+    leader.sink.publish([leader.stage(2, 4)])
+    [dead] = sweep(leader.sink.location)
+    assert dead.startswith("_runs/1-2-")
+    assert run_names(tmp_path) == {"1-3", "2-4", "3-5"}
+    DeltaTable(str(tmp_path / "events")).delete("n = 3")
+    assert sweep(leader.sink.location) == []
+    aged(tmp_path)
+    leader.sink.publish([waiting])  # after a foreign Delta commit files are deleted, too
+    assert run_names(tmp_path) == {"2-4", "3-5"}
+    assert numbers(tmp_path) == [4, 5]
+
+
+def test_nothing_is_deleted_if_the_log_does_not_say_when_it_was_removed(tmp_path: Path) -> None:
+    leader = Leader(tmp_path, 1).open()
+    leader.sink.publish([leader.stage(1, 2)])
+    storage = append_log.storage_of(leader.sink.location)
+    assert _paths_removed_since(storage, {}, 0.0) is None
+
+
+def test_a_leader_deletes_files_after_its_first_publication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept = list[object]()
+    monkeypatch.setattr(delta_sink, "sweep", swept.append)
+    leader = Leader(tmp_path, 1).open()
+    leader.sink.publish([leader.stage(1, 2)])
+    leader.sink.publish([leader.stage(2, 3)])
+    assert swept == [leader.sink.location]
+
+
+@TOPOLOGY
+def test_an_object_store_has_the_table(tmp_path: Path) -> None:
+    with StandingS3().serving() as store:
+        uri, options = f"s3://{BUCKET}/events", {**store.options, "timeout": "5s", "max_retries": "0"}
+        for count in (6, 9):
+            topology = TridentTopology("landing")
+            spout = MemoryTransactionalSpout(rows(count), FIELDS, take=4)
+            sink = DeltaSink(uri, partition_by=["day(event_time)"], storage_options=options)
+            topology.new_stream("rows", spout).sink_to(sink, name="events")
+            config = TopologyConfig(stop_when_drained=True)
+            run_topology(topology.build(), store=f"sqlite:///{tmp_path}/store.db", config=config, master="none")
+            DeltaTable(uri, storage_options=options).optimize.compact()
+        amounts = DeltaTable(uri, storage_options=options).to_pyarrow_table()["amount"].to_pylist()
+    assert sorted(amounts) == list(range(9))
 
 
 # --- whose table it is -----------------------------------------------------------------------------------------------
@@ -274,6 +351,7 @@ def test_the_run_of_the_newest_publication_is_in_the_properties(tmp_path: Path) 
 # --- columns ---------------------------------------------------------------------------------------------------------
 
 
+@TOPOLOGY
 def test_columns_come_and_go(tmp_path: Path) -> None:
     run(tmp_path, [[("a", 1)]], "id string, n long")
     run(tmp_path, [[("a", 1), ("b", Decimal("2.5"))]], "id string, price decimal(9,2)")
