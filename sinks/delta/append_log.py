@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake import Schema as DeltaSchema
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from state.delta.log.log import CHECKPOINT_INTERVAL, LOG_FOLDER, check_links, commit_path, entry_name, is_there
 from state.delta.tables.storage import can_create, create
@@ -30,7 +31,7 @@ from transactional.core.store.outbox import Publication
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import ConfigError, CorruptRecord, SinkUnavailable, StoreMismatch, TableUnfit
 from transactional.model.names import SINK_ATTEMPT, SINK_FENCE, SINK_PROPERTY, SINK_TXID
-from transactional.model.plumbing.syncing import sync
+from transactional.model.plumbing.syncing import sync, with_folders
 
 _PROPERTIES: Final = {"delta.checkpointInterval": str(CHECKPOINT_INTERVAL)}
 _log = logging.getLogger(__name__)
@@ -163,6 +164,31 @@ class AppendLog:
         except OSError:
             check_links(self.location)
             raise
+
+    def delete_after(self, snapshot: TableSnapshot, column: str, txid: TxId) -> bool:
+        """Delete the rows of later transactions by a Delta commit; False if another writer's came between.
+
+        Files that also have other rows are rewritten. Raises `OperatingError`.
+        """
+        try:
+            table = load_table(self.location)
+            if table.version() != snapshot.version:
+                return False
+            fence = CommitProperties(
+                app_transactions=[Transaction(SINK_FENCE, snapshot.fence_id)], max_commit_retries=0
+            )
+            name = column.replace('"', '""')
+            table.delete(f'"{name}" > {int(txid)}', commit_properties=fence)
+            if self.location.scheme == "file":
+                folder = Path(self.location.uri)
+                paths = pa.table(table.get_add_actions())["path"].to_pylist()
+                log = [folder / commit_path(table.version())]
+                sync(with_folders([*log, *(folder / unquote(path) for path in paths)], folder))
+        except CommitFailedError:
+            return False
+        except (DeltaError, OSError) as error:
+            raise unavailable(self.location, f"rows after transaction {txid} can't be deleted", error) from None
+        return True
 
     def make_checkpoint(self) -> None:
         """Write a checkpoint, and delete the log's entries that are older than the table's own retention."""

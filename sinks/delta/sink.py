@@ -38,7 +38,7 @@ from transactional.model.errors import (
 from transactional.model.schema import Schema
 
 if TYPE_CHECKING:
-    from transactional.model.attempt import TransactionAttempt
+    from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
 TARGET_FILE_BYTES: Final = 128 * 2**20
 _TRIES_MAX: Final = 20
@@ -57,6 +57,7 @@ class DeltaSink(Sink):
     kind = "delta sink"
     stages_in_tasks = True
     needs_disk = True
+    can_go_back = True
 
     def __init__(
         self,
@@ -88,6 +89,10 @@ class DeltaSink(Sink):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_owner": None, "_snapshot": None}
+
+    @property
+    def target_name(self) -> str:
+        return f"Delta table {self.location}"
 
     def check_input(self, fields: Schema, *, used_by: str) -> None:
         columns = SinkColumns(fields, self.partitions, self.txid)
@@ -172,6 +177,16 @@ class DeltaSink(Sink):
             return
         raise SinkUnavailable(f"Delta table {self.location}: others write to it too often to append to it")
 
+    def go_back(self, txid: TxId, fence_id: AttemptId) -> None:
+        assert self._owner is not None, "it is open"
+        self.open(replace(self._owner, fence_id=fence_id), has_published=True)
+        for _ in range(_TRIES_MAX):
+            self._snapshot = None
+            if self._log.delete_after(self._own_snapshot(), self.txid, txid):
+                self._snapshot = None
+                return
+        raise SinkUnavailable(f"Delta table {self.location}: others write to it too often to take rows out of it")
+
     def close(self) -> None:
         self._snapshot = None
 
@@ -228,9 +243,12 @@ class DeltaSink(Sink):
         return self._snapshot
 
     def _unpublished(self, snapshot: TableSnapshot, group: Sequence[PublishedRecords]) -> Sequence[PublishedRecords]:
-        """Return the transactions of a group that the table lacks: a commit without an answer may have succeeded."""
-        position = snapshot.position
-        if position is None or position.publication.attempt.txid < group[0].publication.attempt.txid:
+        """Return the transactions of a group that the table lacks: a commit without an answer may have succeeded.
+
+        Attempt ids only rise. Those of transactions do not: after a rewind they come again.
+        """
+        position, first = snapshot.position, group[0].publication.attempt
+        if position is None or position.publication.attempt.attempt_id < first.attempt_id:
             return group
         publications = [published.publication for published in group]
         if position.publication in publications:

@@ -1,9 +1,9 @@
 """Deletion of run files that no version of the table within its retention has.
 
 Dead attempts leave files that were never published, and maintenance by others removes files from the table; no vacuum
-lists the folder, so the sink deletes both. A file is deleted only if its transaction is published, so that the outbox
-names no such file and no attempt in flight writes one; if the newest version does not have it; and if it is a retention
-old, and so is the Delta commit that has removed it. Times are those of the storage's own clock.
+lists the folder, so the sink deletes both. A file is deleted only if its attempt is not later than the newest published
+one, so that the outbox names no such file and no attempt in flight writes one; if the newest version does not have it;
+and if it is a retention old, and so is the Delta commit that removed it. Times are those of the storage's own clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from state.delta.log.files import retention_s
 from state.delta.log.log import ENTRY, LOG_FOLDER, commit_path
 from state.delta.tables.storage import delete
 from state.delta.tables.table import DeltaLocation, load_table, storage_of
-from transactional.model.names import SINK_TXID
+from transactional.model.names import SINK_ATTEMPT
 
 
 def sweep(location: DeltaLocation) -> list[str]:
@@ -27,7 +27,7 @@ def sweep(location: DeltaLocation) -> list[str]:
     # Listed first: a file that is published later is live in the version that is loaded after it.
     run_files = _list_files(storage, RUNS_FOLDER)
     table = load_table(location)
-    published_txid = table.transaction_version(SINK_TXID) or 0
+    published_id = table.transaction_version(SINK_ATTEMPT) or 0
     live = {*pa.table(table.get_add_actions())["path"].to_pylist()}
     entries = {file.base_name: file for file in _list_files(storage, LOG_FOLDER) if ENTRY.fullmatch(file.base_name)}
     newest_s = max(map(_modified_s, entries.values()), default=0.0)
@@ -36,7 +36,7 @@ def sweep(location: DeltaLocation) -> list[str]:
         path
         for path, file in ((f"{RUNS_FOLDER}/{file.base_name}", file) for file in run_files)
         if (attempt := attempt_of(path)) is not None
-        and attempt.txid <= published_txid
+        and attempt.attempt_id <= published_id
         and path not in live
         and _modified_s(file) < old_s
     ]
@@ -53,7 +53,7 @@ def _list_files(storage: FileSystem, folder: str) -> list[FileInfo]:
 
 
 def _modified_s(file: FileInfo) -> float:
-    return file.mtime_ns / 1e9
+    return int(file.mtime_ns) / 1e9
 
 
 def _paths_removed_since(storage: FileSystem, entries: dict[str, FileInfo], since_s: float) -> set[str] | None:

@@ -23,6 +23,7 @@ from sinks.delta.partitioning import PartitionColumn, split_rows
 from sinks.delta.run_files import RUNS_FOLDER, attempt_of
 from sinks.delta.sweeping import _paths_removed_since, sweep
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from state.delta.tables.table import storage_of
 from tests.standing_s3 import BUCKET, StandingS3
 from transactional import RunSummary, TopologyConfig, run_topology
 from transactional.core.ports import PublishedRecords, SinkOwner
@@ -31,6 +32,7 @@ from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, CorruptRecord, SchemaMismatch, SinkUnavailable, StoreMismatch, TableUnfit
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.schema import Schema
+from transactional.runtime.engine.rewinding import rewind
 from transactional.runtime.processing import staging
 from transactional.trident import TridentTopology
 
@@ -179,12 +181,31 @@ def test_an_earlier_leader_publishes_nothing_any_more(tmp_path: Path) -> None:
 def test_the_position_is_an_attempt_not_a_transaction(tmp_path: Path) -> None:
     """After a rewind to transaction 1 transaction 2 comes again, with a later attempt."""
     leader = Leader(tmp_path, 1).open()
-    leader.sink.publish([leader.stage(2, 3)])
+    leader.sink.publish([leader.stage(1, 2), leader.stage(2, 3)])
     table = DeltaTable(str(tmp_path / "events"))
     versions = [table.transaction_version(f"transactional.sink/{name}") for name in ("attempt", "txid", "fence")]
     assert versions == [3, 2, 1]
+    leader.sink.go_back(TxId(1), AttemptId(4))
+    assert numbers(tmp_path) == [2]
+    later = Leader(tmp_path, 5).open(has_published=True)
+    later.sink.publish([later.stage(2, 6)])
+    assert numbers(tmp_path) == [2, 6]
     with pytest.raises(StoreMismatch, match="somebody else has written this sink's position"):
-        leader.sink.publish([leader.stage(2, 4)])
+        later.sink.publish([later.stage(2, 5)])
+
+
+def test_a_rewind_divides_files_and_can_be_repeated(tmp_path: Path) -> None:
+    """Files that were compacted have rows of several transactions."""
+    leader = Leader(tmp_path, 1).open()
+    leader.sink.publish([leader.stage(txid, txid + 1) for txid in range(1, 6)])
+    DeltaTable(str(tmp_path / "events")).optimize.compact()
+    leader.sink.go_back(TxId(3), AttemptId(10))
+    leader.sink.go_back(TxId(3), AttemptId(11))
+    assert numbers(tmp_path) == [2, 3, 4]
+    earlier = Leader(tmp_path, 10)
+    earlier.sink._owner = earlier.owner
+    with pytest.raises(SinkUnavailable, match="has the fence id 11, and this leader 10"):
+        earlier.sink.publish([earlier.stage(4, 12)])
 
 
 @pytest.mark.parametrize("is_written", [True, False])
@@ -252,6 +273,23 @@ def test_a_lost_file_ends_the_run(tmp_path: Path) -> None:
         leader.sink.publish([published])
 
 
+@TOPOLOGY
+def test_a_topology_goes_back_and_appends_again(tmp_path: Path) -> None:
+    run(tmp_path, rows(14))
+    DeltaTable(str(tmp_path / "events")).optimize.compact()
+    topology = TridentTopology("landing")
+    stream = topology.new_stream("rows", MemoryTransactionalSpout(rows(14), FIELDS, take=4))
+    stream.sink_to(DeltaSink(tmp_path / "events"), name="events")
+    with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")) as store:
+        plan = rewind(topology.build(), store, TxId(2), owner="test")
+        assert plan.sinks == (
+            f"events: 2 records of transactions 3 to 4 are taken out of Delta table {tmp_path}/events",
+        )
+    assert sorted(row[0] for row in table_rows(tmp_path, "amount")) == list(range(8))
+    assert run(tmp_path, rows(15)).committed_txid == 4
+    assert table_rows(tmp_path) == sorted(rows(15)[0], key=repr)
+
+
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -290,7 +328,7 @@ def test_files_are_deleted_that_nobody_reads_or_publishes(tmp_path: Path, monkey
 def test_nothing_is_deleted_if_the_log_does_not_say_when_it_was_removed(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 1).open()
     leader.sink.publish([leader.stage(1, 2)])
-    storage = append_log.storage_of(leader.sink.location)
+    storage = storage_of(leader.sink.location)
     assert _paths_removed_since(storage, {}, 0.0) is None
 
 
