@@ -35,6 +35,7 @@ DELTA = ("tests/integration/delta",)
 WORLD = ("tests/simulation",)
 
 SUITES: dict[str, tuple[str, ...]] = {
+    "sinks": ("tests/unit/sinks", "tests/unit/runtime/publishing", *WORLD),
     "spouts": ("tests/unit/spouts", "tests/contract/test_spout.py", "tests/unit/runtime/engine", *WORLD),
     "state": ("tests/contract", *DELTA, "tests/unit/operations/doctor", *STREAMS, *WORLD),
     "state/delta": (*DELTA, "tests/contract", "tests/unit/operations/doctor", *STREAMS, *WORLD),
@@ -94,6 +95,7 @@ CRASHES = "tests/proof/test_crash_points.py"
 SALES = "tests/journeys/test_sales.py"
 
 SERVERS: dict[str, tuple[str, ...]] = {
+    "sinks": ("tests/integration/sinks",),
     "spouts": (f"{KAFKA}/test_planning.py", f"{KAFKA}/test_runs.py", "tests/contract/test_spout.py", KAFKA),
     "spouts/avro": (REGISTRY, f"{EXAMPLES}/test_avro_departures.py", "tests/contract/test_spout.py"),
     "spouts/decoding": (REGISTRY, f"{EXAMPLES}/test_avro_departures.py", "tests/contract/test_spout.py", KAFKA),
