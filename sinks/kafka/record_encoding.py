@@ -90,12 +90,17 @@ _FORMATS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RecordForm:
-    """How tuples become records. `headers` are the fields of further headers by name, `partition` is a field, too."""
+    """How tuples become records.
+
+    `headers` are the fields of further headers by name. `partition` and `tombstone` are fields, too: a number, and
+    whether the record has no value.
+    """
 
     key_part: FieldBytes | None
     value_part: RecordPart
     headers: Mapping[str, FieldBytes] = field(default_factory=dict)
     partition: str | None = None
+    tombstone: str | None = None
 
     def __post_init__(self) -> None:
         for name in OUR_HEADERS:
@@ -110,10 +115,16 @@ class RecordForm:
             fields.require([self.partition], of="the stream", used_by=used_by)
             if (type_ := fields[self.partition].type) not in _WHOLE_NUMBERS:
                 raise ConfigError(f"{used_by}: field {self.partition!r} is {type_}, and a partition is a whole number")
+        if self.tombstone is not None:
+            fields.require([self.tombstone], of="the stream", used_by=used_by)
+            if (type_ := fields[self.tombstone].type) != "boolean":
+                raise ConfigError(
+                    f"{used_by}: field {self.tombstone!r} is {type_}, and tombstone= takes a boolean field"
+                )
 
     def fields(self, fields: Schema) -> Schema:
         """Return the fields of a stream that records have, in the order of the stream."""
-        names = {name for part in self._parts() for name in part.names(fields)} | {self.partition}
+        names = {name for part in self._parts() for name in part.names(fields)} | {self.partition, self.tombstone}
         return fields.select(name for name in fields.names if name in names)
 
     def identity(self) -> dict[str, Any]:
@@ -121,13 +132,14 @@ class RecordForm:
         identity: dict[str, Any] = {"key": str(self.key_part or ""), "value": str(self.value_part)}
         if self.headers:
             identity["headers"] = {name: str(part) for name, part in self.headers.items()}
-        return identity if self.partition is None else identity | {"partition": f"field {self.partition}"}
+        optional = {"partition": self.partition, "tombstone": self.tombstone}
+        return identity | {option: f"field {name}" for option, name in optional.items() if name is not None}
 
     def encode(self, batch: pa.RecordBatch, limits: TopicLimits | None) -> pa.Table:
         """Encode a record for each row. Raises `SchemaMismatch` for a record that the topic would refuse."""
         columns = {
             KEY: pa.nulls(batch.num_rows, pa.binary()) if self.key_part is None else self.key_part.encode(batch),
-            VALUE: self.value_part.encode(batch),
+            VALUE: self._values(batch),
         }
         columns |= {HEADER + name: part.encode(batch) for name, part in self.headers.items()}
         if limits is not None:
@@ -135,6 +147,14 @@ class RecordForm:
         if self.partition is not None:
             columns[PARTITION] = self._partitions(batch.column(self.partition), limits)
         return pa.table(columns)
+
+    def _values(self, batch: pa.RecordBatch) -> pa.Array:
+        if self.tombstone is None:
+            return self.value_part.encode(batch)
+        has_value = pc.invert(pc.fill_null(batch.column(self.tombstone), fill_value=False))
+        numbers = pc.subtract(pc.cumulative_sum(has_value.cast(pa.int64())), 1)
+        encoded = self.value_part.encode(batch.filter(has_value))
+        return encoded.take(pc.if_else(has_value, numbers, pa.scalar(None, pa.int64())))
 
     def _parts(self) -> Iterable[RecordPart]:
         return (*(() if self.key_part is None else (self.key_part,)), self.value_part, *self.headers.values())

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 class KafkaSink(Sink):
     """A sink for a Kafka topic, which has to exist.
 
-    `value` is a `JsonValue`, an `AvroValue`, or the name of a text or binary field that is sent as it is, whose NULL is
-    a tombstone; `key` is the name of a field, None for records without keys. Records with equal keys go to one
-    partition, the one that Java's clients choose, unless the field `partition` has a number. They are in order if the
-    stream is grouped by the key. `headers` are text or binary fields by name; each record has the headers `txid` and
-    `attempt` besides. A tuple whose record the topic would refuse is a bad tuple. `options` are librdkafka's. Readers
-    see what is published with `isolation.level=read_committed`.
+    `value` is a `JsonValue`, an `AvroValue`, or the name of a text or binary field that is sent as it is; `key` is the
+    name of a field, None for records without keys. Records with equal keys go to one partition, the one that Java's
+    clients choose, unless the field `partition` has a number. They are in order if the stream is grouped by the key.
+    A record is a tombstone if the boolean field `tombstone` is true, or if the field that is its value is NULL.
+    `headers` are text or binary fields by name; each record has the headers `txid` and `attempt` besides. A tuple whose
+    record the topic would refuse is a bad tuple. `options` are librdkafka's. Readers see what is published with
+    `isolation.level=read_committed`.
     """
 
     kind = "kafka sink"
@@ -45,6 +46,7 @@ class KafkaSink(Sink):
         value: JsonValue | AvroValue | str = JsonValue(),  # noqa: B008 - it is immutable
         headers: Mapping[str, str] | None = None,
         partition: str | None = None,
+        tombstone: str | None = None,
         options: Mapping[str, Option] | None = None,
     ) -> None:
         if not topic:
@@ -56,6 +58,7 @@ class KafkaSink(Sink):
             FieldBytes(value, VALUE) if isinstance(value, str) else copy(value),
             {name: FieldBytes(field, HEADER.strip()) for name, field in (headers or {}).items()},
             partition,
+            tombstone,
         )
         self._limits: TopicLimits | None = None
         self._cluster_id = ""

@@ -8,7 +8,9 @@ import random
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -25,13 +27,14 @@ from tests.integration.sinks.kills import die_often
 from tests.integration.sinks.publications import visible_records
 from tests.integration.tables import rows
 from transactional import RunSummary, Topology, TopologyConfig, TransactionalTopologyBuilder, Tuple, run_topology
+from transactional.bolts import MapState
 from transactional.core.ports import PublishedRecords
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, RecordRefused, StoreMismatch
 from transactional.model.attempt import TxId
 from transactional.runtime.engine.rewinding import rewind
 from transactional.runtime.publishing.mending import set_aside
-from transactional.trident import Count, TridentTopology
+from transactional.trident import Count, TridentTopology, tumbling
 
 pytestmark = pytest.mark.kafka
 
@@ -93,6 +96,55 @@ def test_each_record_of_a_committed_transaction_is_published_once(bootstrap: str
     more = [[*WORDS[0], ("emu",)]]
     assert run_words(bootstrap, topic, tmp_path, more).committed_txid == 4
     assert published_words(bootstrap, topic) == [*PUBLISHED, ("emu", "EMU")]
+
+
+CLICKS = [("home", 1), ("news", 2), ("home", 4), ("home", 6), ("news", 3), ("bye", 8)]
+
+
+def at_minute(minute: int) -> datetime:
+    return datetime(2026, 5, 1, 12, minute, tzinfo=UTC)
+
+
+def remember(rows: list[Tuple], pages: MapState) -> list[tuple[Any, ...]]:
+    """Remember the newest time of each page; "bye" makes it forget "home"."""
+    changes = list[tuple[Any, ...]]()
+    for row in rows:
+        if row["page"] == "bye":
+            pages.delete("home")
+            changes.append(("home", None, True))
+        else:
+            pages.put(row["page"], row["at"])
+            changes.append((row["page"], row["at"], False))
+    return changes
+
+
+def test_sinks_stand_behind_windows_late_tuples_changes_and_each_other(bootstrap: str, tmp_path: Path) -> None:
+    """Closed windows, late tuples, and changes of a state with deletes; windows and late tuples share a topic."""
+    events, pages = new_topic(bootstrap), new_topic(bootstrap, 1, {"cleanup.policy": "compact"})
+    topology = TridentTopology(f"clicks-{events}")
+    rows_in = [(page, at_minute(minute)) for page, minute in CLICKS]
+    spout = OpaqueMemoryTransactionalSpout([rows_in], fields="page string, at timestamp", take=1)
+    clicks = topology.new_stream("clicks", spout, event_time="at")
+    windows = clicks.group_by("page").window(tumbling("5 minutes"))
+    counts = windows.persistent_aggregate(DeltaMapState(tmp_path / "counts"), count=Count())
+    closed = KafkaSink(bootstrap, events, key="page", value=JsonValue("window_end", "count"))
+    counts.closed().sink_to(closed, name="closed")
+    counts.late().sink_to(KafkaSink(bootstrap, events, key="page", value=JsonValue("at")), name="late")
+    state = DeltaMapState(tmp_path / "pages", "page string", "at timestamp", deletes=True)
+    changes = clicks.global_().partition_persist(state, remember, "page string, at timestamp, is_gone boolean")
+    sink = KafkaSink(bootstrap, pages, key="page", value=JsonValue("at"), tombstone="is_gone")
+    changes.new_values().sink_to(sink, name="page-times")
+    config = TopologyConfig(stop_when_drained=True)
+    run_topology(topology.build(), store=f"sqlite:///{tmp_path}/store.db", config=config, master="none")
+    ends = "2026-05-01T12:05:00.000Z"
+    published = [(seen.key, *seen.value.values()) for seen in visible_records(bootstrap, events, 1)]
+    assert sorted(published) == [
+        ("home", ends, 2),
+        ("news", "2026-05-01T12:03:00.000Z"),
+        ("news", ends, 1),
+    ]
+    newest = {seen.key: seen.value for seen in visible_records(bootstrap, pages, 1)}
+    assert newest == {"home": None, "news": {"at": "2026-05-01T12:03:00.000Z"}}
 
 
 def test_a_copied_store_publishes_nothing(bootstrap: str, topic: str, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ BATCH = pa.record_batch(
         "at": pa.array([datetime(2026, 1, 2, tzinfo=UTC), None], pa.timestamp("us", "UTC")),
         "price": [Decimal("1.50"), None],
         "raw": [b"\0\xff", None],
+        "is_last": [None, True],
     }
 )
 FIELDS = "word string, number long, at timestamp, price decimal(5,2), raw binary"
@@ -76,6 +77,7 @@ def rows_of(records: pa.Table) -> list[tuple[Any, ...]]:
             {"value": "raw", "headers": {"w": "word", "r": "raw"}, "partition": "number"},
             [(None, b"\0\xff", b"cat", b"\0\xff", 1), (None, None, None, None, 2)],
         ),
+        ({"value": JsonValue("number"), "tombstone": "is_last"}, [(None, b'{"number":1}'), (None, None)]),
     ],
 )
 def test_tuples_become_records(options: dict[str, Any], expected: list[Any]) -> None:
@@ -178,6 +180,7 @@ def builder() -> TransactionalTopologyBuilder:
         ({"value": "none"}, "sink 'alerts' behind 'rows' uses field 'none', which the stream does not have"),
         ({"value": "number"}, "field 'number' is long, and a value is string or binary"),
         ({"headers": {"h": "number"}}, "field 'number' is long, and a header is string or binary"),
+        ({"tombstone": "word"}, "field 'word' is string, and tombstone= takes a boolean field"),
         ({"partition": "word"}, "field 'word' is string, and a partition is a whole number"),
         (
             {"key": "at", "value": "raw"},
