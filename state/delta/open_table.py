@@ -16,9 +16,9 @@ from state.delta.segments.log_layout import LogLayout
 from state.delta.upkeep.merged_upkeep import MergedUpkeep
 from state.delta.upkeep.segment_upkeep import SegmentUpkeep
 from state.delta.upkeep.table_upkeep import TableUpkeep
+from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.merging import MergeWriter
 from state.delta.write.segments import LogWriter
-from state.delta.write.snapshot import LoadedTable
 from state.delta.write.table_writer import TableWriter
 from state.delta.write.touched_files import Footers
 from state.fence import TableWrite

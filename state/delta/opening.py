@@ -21,10 +21,11 @@ from state.delta.read.merged_reader import MergedReader
 from state.delta.read.segment_reader import SegmentReader
 from state.delta.read.table_reader import TableReader
 from state.delta.segments.log_layout import LogLayout, SegmentColumns
-from state.delta.tables.table import DeltaLocation, check_version, features_used, load_table, properties_of
+from state.delta.tables.sql import DATA_FUSION
+from state.delta.tables.table import DeltaLocation, check_version, features_used, load_table, properties_of, unreadable
 from state.delta.write.creating import create_table
+from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.segments import LogWriter
-from state.delta.write.snapshot import LoadedTable
 from state.delta.write.touched_files import Footers
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
@@ -236,9 +237,19 @@ def check_owner(table: LoadedTable) -> None:
             f"Delta table {table.location} does not say whose it is, and {table.owner} has opened it: its property "
             f"{OWNER_PROPERTY} was taken away; set it to the table's owner, or give the state a table of another name"
         )
-    is_empty = not table.newest_txid()
+    is_empty = not _newest_txid(table)
     renamed = "it can be deleted, since it has no rows" if is_empty else "keep the old name, or start with a new table"
     raise StoreMismatch(
         f"Delta table {table.location} is the table of {stored}, and {table.owner} has opened it; give each "
         f"committer of each topology a table of its own. If {stored} was renamed: {renamed}"
     )
+
+
+def _newest_txid(table: LoadedTable) -> int:
+    """Return the highest txid of a row, or 0 without rows."""
+    query = f"SELECT max({DATA_FUSION.name(table.columns.txid)}) AS txid FROM t"
+    try:
+        rows = table.query(query).read_all()
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise unreadable(table.location, error) from None
+    return rows.column(0)[0].as_py() or 0

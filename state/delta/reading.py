@@ -13,7 +13,7 @@ from state.delta.log.entries import log_files
 from state.delta.log.log import UNREADABLE, check_entries, commit_path
 from state.delta.read.table_reader import TableReader
 from state.delta.tables.table import DeltaLocation, unreadable
-from state.delta.write.snapshot import TableReplaced
+from state.delta.write.loaded_table import TableReplaced
 from state.rows.expiring import select_unexpired
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError, SchemaMismatch, StoreMismatch

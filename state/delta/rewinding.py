@@ -23,7 +23,7 @@ from state.delta.log.log import NOTHING_AFTERWARDS, UNREADABLE, empty_entry, ent
 from state.delta.tables.table import DeltaLocation, load_table, refused, storage_of
 from state.delta.upkeep.table_upkeep import RetainedParts
 from state.delta.write.engine_commits import as_attempt, by_delta_rs, commit_files, single_try
-from state.delta.write.snapshot import LoadedTable
+from state.delta.write.loaded_table import LoadedTable
 from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import BeyondKept, OperatingError

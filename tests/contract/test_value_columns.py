@@ -18,7 +18,7 @@ from spouts.memory import MemoryTransactionalSpout
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from state.delta.write import engine_commits as commit
-from state.delta.write.snapshot import LoadedTable
+from state.delta.write.loaded_table import LoadedTable
 from state.sql.state import SqlMapState
 from tests.contract.places import place_of
 from tests.contract.states import OWNER, STAGED, Place, always, look_up_always

@@ -20,7 +20,7 @@ from state.delta.tables.ranges import TimeRange
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, visible_rows
 from state.delta.tables.table import unreadable
 from state.delta.write.change import visible
-from state.delta.write.snapshot import LoadedTable
+from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.touched_files import Footers
 from transactional.model.attempt import TxId
 

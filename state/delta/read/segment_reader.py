@@ -11,7 +11,7 @@ from state.delta.read.table_reader import TableReader
 from state.delta.segments.log_layout import Segment, SegmentQuery, join_settings
 from state.delta.tables.lookup import SegmentCopies, measure_bounds, newest_rows, with_keys
 from state.delta.tables.sql import Dialect, alive_view
-from state.delta.write.snapshot import LoadedTable
+from state.delta.write.loaded_table import LoadedTable
 from state.rows.sums import SumBounds
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError

@@ -12,7 +12,7 @@ from state.delta.segments.log_layout import Segment, SegmentQuery, stored_combin
 from state.delta.tables.lookup import EVERY_TXID, Files, can_read_files, read_files
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import DeltaLocation, features_used, storage_of, unreadable
-from state.delta.write.snapshot import LoadedTable
+from state.delta.write.loaded_table import LoadedTable
 from state.rows.columns import StateColumns
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError

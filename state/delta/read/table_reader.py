@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from state.delta.tables.lookup import with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, is_in_range
 from state.delta.tables.table import unreadable
-from state.delta.write.snapshot import LoadedTable
+from state.delta.write.loaded_table import LoadedTable
 from state.rows.expiring import select_range, select_unexpired
 from transactional.model.attempt import TxId
 

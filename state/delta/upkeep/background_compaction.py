@@ -27,8 +27,8 @@ from state.delta.tables.staged_files import check_there
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation, unreadable
 from state.delta.write.engine_commits import commit_files, owned_properties
+from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.segments import replacing
-from state.delta.write.snapshot import LoadedTable
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from transactional.core.ports.staged import StagedFile

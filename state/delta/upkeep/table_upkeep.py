@@ -20,6 +20,7 @@ from state.delta.log.rebuilding import KnownTable, can_be_opened, rebuild_checkp
 from state.delta.tables.data_files import DataFile
 from state.delta.write.table_writer import TableWriter
 from state.fence import WriteRefused
+from state.rows.expiring import NO_HORIZONS, app_transactions
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError, TransactionalError
 from transactional.model.plumbing.failures import LASTING_COUNT, FailuresInARow
@@ -142,7 +143,8 @@ class TableUpkeep(ABC):
         if can_be_opened(loaded.location):
             return False
         loaded.disk.make_durable()
-        app_versions = loaded.app_versions_in_memory()
+        known_versions = loaded.current.app_versions.items()
+        app_versions = {app_id: version for app_id, version in known_versions if version is not None}
         remembered_table = KnownTable(
             loaded.delta_version,
             loaded.opened_at,
@@ -150,7 +152,7 @@ class TableUpkeep(ABC):
             self.files_in_memory(),
             app_versions,
             # Without the attempt that wrote the rows, an earlier one would be taken for it.
-            wrote_all=self.has_only_attempts and loaded.expected_app_ids <= app_versions.keys(),
+            wrote_all=self.has_only_attempts and self._expected_app_ids <= app_versions.keys(),
         )
         wrong = rebuild_checkpoint(loaded.location, remembered_table)
         _log.warning(
@@ -160,6 +162,13 @@ class TableUpkeep(ABC):
         )
         loaded.reload()
         return True
+
+    @property
+    def _expected_app_ids(self) -> set[str]:
+        """The app ids with which each commit of an attempt is recorded: the owner's, and those of the horizons if rows
+        expire. This version of the table may lack some of them."""
+        owner = self.loaded.owner
+        return {owner, *dict(app_transactions(owner, NO_HORIZONS) if self.columns.expires is not None else [])}
 
     @property
     def has_only_attempts(self) -> bool:

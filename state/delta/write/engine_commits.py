@@ -24,8 +24,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from state.delta.log.log import NOTHING_AFTERWARDS, check_links
 from state.delta.tables.table import features_used, properties_with, refused
-from state.delta.write.entry import check_late_commit, may_be_late, note_of
-from state.delta.write.snapshot import LoadedTable
+from state.delta.write.entry import check_late_commit, check_read_version, may_be_late, note_of
+from state.delta.write.loaded_table import LoadedTable
 from state.fence import WriteRefused
 from transactional.model.attempt import AttemptId, TransactionAttempt
 from transactional.model.names import DELETES_FEATURE, EXPIRES_PROPERTY, OWNER_NOTE
@@ -70,17 +70,25 @@ def by_delta_rs(table: LoadedTable) -> Iterator[DeltaTable]:
     began_s = time.monotonic()
     try:
         engine = table.engine
-        table.check_read_version()
+        check_read_version(table)
         yield engine
         _follow_write(table, engine, began_s)
     except Exception as error:
         if not _is_of_libraries(error):
             raise
-        if isinstance(error, CommitFailedError) or table.has_moved():
+        if isinstance(error, CommitFailedError) or _has_moved(table):
             came = f"another writer's Delta commit came between: {table.location.reason(error)}"
             raise WriteRefused(came, is_conflict=True) from None
         check_links(table.location)
         raise refused(table.location, error) from None
+
+
+def _has_moved(table: LoadedTable) -> bool:
+    """True if there is a later version than the one that was read, which may be the cause of any error."""
+    try:
+        return not table.log.is_newest(table.read_version)
+    except OSError:
+        return False
 
 
 def _is_of_libraries(error: Exception) -> bool:

@@ -18,10 +18,11 @@ from typing import Any
 from uuid import uuid4
 
 from state.delta.log.log import CHECKPOINT, LOG_FOLDER, LOG_KEPT_S, check_links, commit_path, entry_name
+from state.delta.log.snapshot import DeltaSnapshot
 from state.delta.tables.data_files import WrittenFile
 from state.delta.tables.storage import create, delete
 from state.delta.write.files import Rewritten
-from state.delta.write.snapshot import DeltaSnapshot, LoadedTable
+from state.delta.write.loaded_table import LoadedTable
 from state.fence import WriteRefused
 from transactional.model.attempt import AttemptId, TransactionAttempt
 from transactional.model.names import DIGEST_TAG, OWNER_NOTE
@@ -33,7 +34,7 @@ def commit_rewritten(table: LoadedTable, attempt: TransactionAttempt, rewritten:
 
     Raises `WriteRefused`, after which the new files are deleted, or `OSError`, after which the commit may exist.
     """
-    table.check_read_version()
+    check_read_version(table)
     version, names = table.read_version + 1, [file.name for file in rewritten.new]
     app_versions = table.app_versions_of(attempt.attempt_id)
     try:
@@ -49,6 +50,13 @@ def commit_rewritten(table: LoadedTable, attempt: TransactionAttempt, rewritten:
         check_late_commit(table)
     else:
         table.disk.mark_written(table.read_version)
+
+
+def check_read_version(table: LoadedTable) -> None:
+    """Raise `WriteRefused` if the loaded version is not the one that was read and checked."""
+    if table.delta_version != table.read_version:
+        reason = f"the table was read at Delta version {table.read_version}, and loaded again at {table.delta_version}"
+        raise WriteRefused(reason, is_conflict=True)
 
 
 def _actions(

@@ -21,8 +21,8 @@ from state.delta.write.change import Change, change_small
 from state.delta.write.engine_commits import as_attempt, commit_overwrite
 from state.delta.write.entry import commit_rewritten
 from state.delta.write.files import Rewritten, write_file
+from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.rewriting import rewrite_files, rewritten_parts
-from state.delta.write.snapshot import LoadedTable
 from state.delta.write.table_writer import Lookup, TableWriter
 from state.delta.write.touched_files import Footers
 from state.fence import TableWrite

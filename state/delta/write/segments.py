@@ -31,7 +31,7 @@ from state.delta.write.engine_commits import (
     settle_feature,
     under_fence,
 )
-from state.delta.write.snapshot import LoadedTable
+from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.table_writer import Lookup, TableWriter
 from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import TIME, time_scalar

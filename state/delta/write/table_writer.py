@@ -15,7 +15,7 @@ import pyarrow as pa
 from state.delta.tables.lookup import check_sums
 from state.delta.tables.staged_files import read_by_driver
 from state.delta.write.engine_commits import as_attempt, commit_files, settle_expiry
-from state.delta.write.snapshot import LoadedTable
+from state.delta.write.loaded_table import LoadedTable
 from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import ExpiryHorizons, select_unexpired
 from state.rows.sums import SumCheck

@@ -99,7 +99,7 @@ def scene(
 ) -> Scene:
     way: Way = EVERY_WAY[request.param]
     if way.by_delta_rs:
-        monkeypatch.setattr("state.delta.write.snapshot.replaceable_files", lambda _: None)
+        monkeypatch.setattr("state.delta.write.loaded_table.replaceable_files", lambda _: None)
     if not way.is_small:
         write_by_files(monkeypatch)
     if way.is_upkeep:

@@ -31,7 +31,7 @@ from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from state.delta.upkeep.compactor import Compactor
 from state.delta.write.engine_commits import by_delta_rs
-from state.delta.write.snapshot import LoadedTable
+from state.delta.write.loaded_table import LoadedTable
 from state.fence import WriteRefused
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, look_up_always
 from tests.integration.delta import compacting

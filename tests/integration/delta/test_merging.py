@@ -17,8 +17,8 @@ from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from state.delta.write.change import Change
 from state.delta.write.files import Rewritten
+from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.merging import MergeWriter
-from state.delta.write.snapshot import LoadedTable
 from state.fence import TableWrite, WriteRefused
 from tests.contract.states import OWNER, Place, content, counts, write_by_files
 from transactional.errors import OperatingError, SumOverflow

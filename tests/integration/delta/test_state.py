@@ -23,7 +23,7 @@ from state.delta.log.files import LISTED_WITHIN_S, delete_old_files
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation, catalog_table
 from state.delta.write.engine_commits import settle_feature
-from state.delta.write.snapshot import LoadedTable
+from state.delta.write.loaded_table import LoadedTable
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.core.ports import StateKind
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch, StoreMismatch

@@ -1,17 +1,15 @@
-"""The loaded Delta version of a state's table: a frozen `DeltaSnapshot`, and `LoadedTable`, which moves to the next.
+"""`LoadedTable`: a state's table at a Delta version, which it leaves for another one only when a method says so.
 
-A snapshot holds what this process knows of a version without delta-rs, which takes milliseconds to load one. It is
-derived from the previous snapshot where this process has written the version, or where its entry is no more than a
-transaction, a compaction or a fence. For everything else delta-rs loads the version. The table moves on only when a
-method says so, and every Delta commit follows the version that was read and checked (`state/delta/write/entry.py`).
-A loaded table is never shared with readers: a reader in another thread loads one of its own.
+It has one frozen snapshot at a time (`state/delta/log/snapshot.py`), and delta-rs' own table, which may be behind: that
+is brought to the version when a query or a look at the log needs it. Every Delta commit follows the version that was
+read and checked (`state/delta/write/entry.py`). A loaded table is never shared with readers: each loads its own.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from state.delta.log.entries import (
-    Entry,
     check_not_foreign,
     entries_between,
     entries_since_own,
@@ -29,6 +26,7 @@ from state.delta.log.entries import (
 )
 from state.delta.log.following import PartitionFiles
 from state.delta.log.log import EntryMark, LogUpkeep, check_entries
+from state.delta.log.snapshot import DeltaSnapshot
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.storage import can_create
@@ -43,9 +41,8 @@ from state.delta.tables.table import (
     unreadable,
 )
 from state.delta.write.durable import TableDisk
-from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, app_transactions, read_app_transactions
+from state.rows.expiring import ExpiryHorizons, app_transactions, read_app_transactions
 from transactional.model.attempt import AttemptId
 from transactional.model.errors import ConfigError, StoreMismatch, TableUnfit
 
@@ -55,39 +52,6 @@ FOLLOWED_MAX = 100
 
 class TableReplaced(Exception):
     """The table that a reader has loaded was replaced by another one, which the reader has to open."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaSnapshot:
-    """A Delta version, as far as this process knows it without delta-rs. None: it does not know.
-
-    `app_versions` are the versions of the app ids that were looked up; an id with None is not in the table. `files` are
-    the files of a table in the merge layout with their numbers of rows, `partitions` the files of a table in the log
-    layout. `rows` are all rows of a small table, with all columns.
-    """
-
-    version: int
-    app_versions: Mapping[str, int | None] = field(default_factory=dict)
-    properties: Mapping[str, str] | None = None
-    files: Mapping[DataFile, int] | None = None
-    partitions: PartitionFiles | None = None
-    rows: pa.Table | None = None
-    row_count: int | None = None
-
-    def after_write(
-        self, app_versions: Mapping[str, int], files: Mapping[DataFile, int], rows: pa.Table | None
-    ) -> DeltaSnapshot:
-        """Return the next version, which this process has written: it records these app versions."""
-        recorded = {**self.app_versions, **app_versions}
-        return DeltaSnapshot(self.version + 1, recorded, self.properties, files, rows=rows)
-
-    def after_entries(self, entries: Sequence[Entry]) -> DeltaSnapshot:
-        """Return the snapshot after later entries, by what it knows of app ids and properties."""
-        app_versions = dict(self.app_versions)
-        for entry in entries:
-            app_versions.update(entry.app_versions)
-        declares = any(entry.changes_table for entry in entries)
-        return DeltaSnapshot(self.version + len(entries), app_versions, None if declares else self.properties)
 
 
 class LoadedTable:
@@ -161,9 +125,12 @@ class LoadedTable:
     def move_past_write(
         self, app_versions: Mapping[str, int], files: Mapping[DataFile, int], rows: pa.Table | None
     ) -> None:
-        """Move to the next Delta version, which this process has written without delta-rs (see `DeltaSnapshot`)."""
-        self.current = self.current.after_write(app_versions, files, rows)
-        self.read_version = self.delta_version
+        """Move to the next Delta version, which this process has written without delta-rs.
+
+        It records these app versions. `rows` are all rows of a small table."""
+        recorded = {**self.current.app_versions, **app_versions}
+        self.read_version += 1
+        self.current = DeltaSnapshot(self.read_version, recorded, self.current.properties, files, rows=rows)
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -365,21 +332,6 @@ class LoadedTable:
         except ConfigError as error:
             raise TableUnfit(f"{error}. Another program has altered the table since this run opened it") from None
 
-    def check_read_version(self) -> None:
-        """Raise `WriteRefused` if the loaded version is not the one that was read and checked."""
-        if self.delta_version != self.read_version:
-            reason = (
-                f"the table was read at Delta version {self.read_version}, and loaded again at {self.delta_version}"
-            )
-            raise WriteRefused(reason, is_conflict=True)
-
-    def has_moved(self) -> bool:
-        """True if there is a later version than the one that was read, which may be the cause of any error."""
-        try:
-            return not self.log.is_newest(self.read_version)
-        except OSError:
-            return False
-
     # --- rows and files ---------------------------------------------------------------------------------------------
 
     def rewritable_files(self) -> Sequence[DataFile] | None:
@@ -401,15 +353,6 @@ class LoadedTable:
             sql = f"WITH t AS (SELECT *, {nulls} FROM t) {sql}"
         # Arrow's reader lets other threads run while it waits for a store; that of `execute` does not.
         return pa.RecordBatchReader.from_stream(builder.execute(sql))
-
-    def newest_txid(self) -> int:
-        """Return the highest txid of a row, or 0 without rows."""
-        query = f"SELECT max({DATA_FUSION.name(self.columns.txid)}) AS txid FROM t"
-        try:
-            rows = self.query(query).read_all()
-        except (DeltaError, OSError, pa.ArrowException) as error:
-            raise unreadable(self.location, error) from None
-        return rows.column(0)[0].as_py() or 0
 
     def follow_files(self, column: str) -> PartitionFiles | None:
         """Return the files of this version of a table that is partitioned by `column`, if its files are followed.
@@ -438,17 +381,6 @@ class LoadedTable:
         if self.current.partitions is not None:
             return self.current.partitions.rows
         return int(self.engine.count())
-
-    def app_versions_in_memory(self) -> dict[str, int]:
-        """Return the app transactions of this version that are known without reading the log."""
-        return {app_id: version for app_id, version in self.current.app_versions.items() if version is not None}
-
-    @property
-    def expected_app_ids(self) -> set[str]:
-        """The app ids with which each commit of an attempt is recorded: the owner's, and those of the horizons if rows
-        expire. This version of the table may lack some of them."""
-        horizons = app_transactions(self.owner, NO_HORIZONS) if self.columns.expires is not None else []
-        return {self.owner, *dict(horizons)}
 
     def files(self) -> list[dict[str, Any]]:
         """Return the files of this Delta version as its add actions describe them. Raises `OperatingError`."""
