@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from transactional.core.machine.protocol import ProcessingSucceeded, RecordAttempt, RecordCommit
+from transactional.core.ports import SinkOwner
 from transactional.core.ports.examining import Diagnosis, Problem
 from transactional.core.store import AttemptRecord, CoordinatorStore, Lease
+from transactional.core.store.outbox import Boundary
 from transactional.core.store.rules import PROCESSING
-from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.model.errors import ConfigError, StoreMismatch
 from transactional.model.names import joining_of
@@ -107,11 +109,6 @@ def repair(
     Raises `TopologyInUse` if a coordinator is running, `ConfigError` if something required was not given,
     `StoreMismatch` if a repair would not be right; what was done before that is kept.
     """
-    if topology.sinks and findings:
-        raise ConfigError(
-            f"topology {topology.id!r} has sinks ({', '.join(map(repr, topology.sinks))}), and what they have "
-            "published can't be taken back: a repair is refused, and nothing was changed"
-        )
     repairs_done: list[str] = []
     tables = {table.component: table for table in examine_states(topology)}
     repairable = [finding for finding in findings if finding.can_repair]
@@ -174,6 +171,7 @@ def restore_store(topology: Topology, store: CoordinatorStore, tables: Sequence[
     standings = {table.component: standing_of(table, journal) for table in tables}
     _check_rewound_together(tables, journal)
     last, ahead = _last_and_next_standing(standings)
+    boundaries = _sink_boundaries(topology, last.txid)
     with _hold_lease(topology, store) as lease:
         committed_txid, committed_attempt = (
             lease.progress.committed_txid,
@@ -205,11 +203,33 @@ def restore_store(topology: Topology, store: CoordinatorStore, tables: Sequence[
             batch = _batch_of(attempt, journal)
             store.record_commit(lease, attempt, batch, processed_at_ms=at_ms, started_at_ms=at_ms, at_ms=at_ms)
         store.forget_before(lease, at_ms=FORGOTTEN_AT_MS + 1)
+        for name, boundary in boundaries.items():
+            store.place_sink(lease, name, boundary)
         if last.fence_id is not None and ahead is None:
             # The rewound transactions are recorded as such, and no start waits for their batches.
             store.begin_rewind(lease, last.txid)
             store.finish_rewind(lease, last.txid)
     return f"the store of topology {topology.id!r} says again that transaction {last.txid} is committed"
+
+
+def _sink_boundaries(topology: Topology, last_txid: TxId) -> dict[str, Boundary]:
+    """Return for each sink that everything up to the tables' transaction is published, whatever its target ends with.
+
+    The journal has no records for sinks. Raises `StoreMismatch` if a target lacks transactions: they would be lost.
+    """
+    boundaries = dict[str, Boundary]()
+    for name, sink in topology.sinks.items():
+        sink.prepare()
+        position = sink.look(SinkOwner(topology.id, name, ""))
+        txid = NO_TRANSACTION if position is None else position.publication.attempt.txid
+        if position is None or txid < last_txid:
+            raise StoreMismatch(
+                f"sink {name!r} has published up to transaction {txid}, and the tables are at {last_txid}: only the "
+                f"lost store had its records of transactions {txid + 1} to {last_txid}, if there were any. Restore the "
+                "store from a backup; nothing was changed"
+            )
+        boundaries[name] = Boundary(last_txid, position.publication.attempt.attempt_id)
+    return boundaries
 
 
 def standing_of(table: Table, journal: Journal) -> Standing:

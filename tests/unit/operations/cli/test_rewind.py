@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 from tests.unit.command_line import RUN, Command
+from tests.unit.runtime.publishing.word_sink import TARGETS, Target
+from transactional.errors import RecordRefused
 
 WORDS = """
 from spouts import MemoryTransactionalSpout
@@ -157,3 +159,49 @@ def test_a_savepoint_is_noted_shown_gone_back_to_and_dropped(command: Command) -
     assert command("savepoint", "counted:build", "noon", "--drop").code == 1
     assert command("savepoint", "counted:build", "late", "--txid", "9").code == 1
     assert "one of them" in command("rewind", "counted:build").err
+
+
+PUBLISHED = """
+from spouts import MemoryTransactionalSpout
+from tests.unit.runtime.publishing.word_sink import WordSink
+from transactional import TransactionalTopologyBuilder
+
+
+def build():
+    spout = MemoryTransactionalSpout([[(word,) for word in "abcab"]], fields="word string", take=1)
+    builder = TransactionalTopologyBuilder("words", "spout", spout)
+    builder.set_sink("alerts", WordSink("words")).shuffle_grouping("spout")
+    return builder.build()
+"""
+
+
+def test_sinks_are_listed_accepted_set_aside_and_dropped(command: Command) -> None:
+    """Whatever changes something shows it first, and does it with an option of its own."""
+    TARGETS["words"] = target = Target()
+    Path("publishing.py").write_text(PUBLISHED)
+    command(*RUN, "publishing:build")
+    assert command("sinks", "list", "words").out == "alerts: published up to transaction 5; nothing waits\n"
+    refused = command("rewind", "publishing:build", "--to-txid", "2", "--yes")
+    assert (refused.code, "pass --accept-sent if readers can stand that" in refused.err) == (1, True)
+    shown = command("rewind", "publishing:build", "--to-txid", "2").out.splitlines()
+    assert shown[-1] == "nothing was changed. Pass --yes --accept-sent to do it"
+    assert command("rewind", "publishing:build", "--to-txid", "2", "--yes", "--accept-sent").code == 0
+    target.errors = [RecordRefused("no")]
+    assert command(*RUN, "publishing:build").code == 1
+    [listed] = map(json.loads, command("sinks", "list", "words", "--json").out.splitlines())
+    assert (listed["sink"], listed["published_txid"], listed["set_aside_records"]) == ("alerts", None, 0)
+    assert listed["waiting_transactions"] >= 1
+    unsent = command("reset", "words", "--yes")
+    assert (unsent.code, "pass --drop-unsent" in unsent.err) == (1, True)
+    aside = command("sinks", "set-aside", "publishing:build", "alerts", "--txid", "3")
+    assert (aside.code, aside.out) == (0, "alerts: 1 record of transaction 3 set aside\n")
+    assert "1 records set aside" in command("sinks", "list", "words").out
+    accepted = ("sinks", "accept", "publishing:build", "alerts", "--at", "3")
+    assert "nothing was changed. Pass --accept-sent" in command(*accepted).out
+    assert "continues after transaction 3" in command(*accepted, "--accept-sent").out
+    assert "settled up to transaction 3 by an operator" in command("sinks", "list", "words").out
+    assert "nothing was changed. Pass --accept-loss" in command("sinks", "drop", "words", "alerts").out
+    assert command("sinks", "drop", "words", "alerts", "--accept-loss").code == 0
+    assert command("sinks", "list", "words").out == ""
+    assert command("sinks", "drop", "words", "alerts").code == 1
+    assert command("sinks", "accept", "publishing:build", "others", "--at", "3").code == 1

@@ -15,6 +15,7 @@ from state.delta.state import DeltaMapState
 from state.examined import ExaminedTable
 from tests.unit.drivers import DRAINED
 from tests.unit.operations.doctor.patients import TABLES, WORDS, Patient, move
+from tests.unit.runtime.publishing.word_sink import TARGETS, Target, WordSink
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, StoreMismatch
 from transactional.model.attempt import AttemptId, TxId
@@ -25,6 +26,7 @@ from transactional.operations.launch.running import make_executor, run_topology
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
+from transactional.topology.topology import Topology
 
 
 @pytest.fixture(scope="module")
@@ -218,3 +220,42 @@ def test_a_repair_that_dies_anywhere_is_done_again(patient: Patient, writes: int
     if patient.examine():
         assert patient.repair(journal=True) == SAID
     goes_on(patient)
+
+
+class Publisher(Patient):
+    """A topology that publishes every word, too."""
+
+    def topology(self, words: list[str] = WORDS, key: str = "word") -> Topology:
+        spout = OpaqueMemoryTransactionalSpout([[(word,) for word in words]], "word string", take=1)
+        builder = TransactionalTopologyBuilder("words", "spout", spout)
+        builder.set_sink("alerts", WordSink("words")).shuffle_grouping("spout")
+        for name in TABLES:
+            builder.set_committer_bolt(name, DeltaMapState(self.folder / name, key).count()).shuffle_grouping("spout")
+        return builder.build()
+
+
+@pytest.mark.parametrize("loses_the_store", [wipe, put_back])
+def test_what_a_sink_has_published_stays_published(tmp_path: Path, loses_the_store: Callable[[Patient], None]) -> None:
+    TARGETS["words"] = target = Target()
+    publisher = Publisher(tmp_path)
+    publisher.run(WORDS[:3])
+    (tmp_path / "earlier").mkdir()
+    shutil.copy(tmp_path / "store.db", tmp_path / "earlier")
+    publisher.run()
+    loses_the_store(publisher)
+    start_refused(publisher)
+    assert publisher.repair(journal=True) == SAID
+    goes_on(publisher)
+    assert [words for _, words in target.published] == [[word] for word in (*WORDS, "late")]
+
+
+def test_records_that_only_the_lost_store_had_are_named(tmp_path: Path) -> None:
+    TARGETS["words"] = target = Target()
+    publisher = Publisher(tmp_path)
+    publisher.run(WORDS[:3])
+    position = target.position
+    publisher.run()
+    target.position = position
+    wipe(publisher)
+    with pytest.raises(StoreMismatch, match=r"'alerts' has published up to transaction 3, .* of transactions 4 to 6"):
+        publisher.repair(journal=True)
