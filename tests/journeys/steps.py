@@ -54,6 +54,11 @@ class MatrixJourney(Journey):
     id: str = TOPOLOGY
     options: ClassVar[tuple[str, ...]] = KEPT
 
+    @property
+    def accepting(self) -> Sequence[str]:
+        """What a rewind needs besides, if there is a sink."""
+        return ("--accept-sent",) if self.sink else ()
+
     def go(self) -> None:
         """All steps; after each that changes something the tables are those of the model."""
         for number, does in enumerate(STEPS, start=1):
@@ -126,14 +131,14 @@ def run(journey: MatrixJourney) -> None:
 
 def look(journey: MatrixJourney) -> None:
     """All that only reads: nothing is changed by it."""
-    for command in ("status, txns, describe", "read"):
+    for command in ("status, txns, describe", "savepoint", "read"):
         assert journey.covers(command)
     lines = journey.command("txns", TOPOLOGY, "--json", "--limit", "1000").out.splitlines()
     committed = [each["txid"] for each in map(json.loads, lines) if each["phase"] == "committed"]
     assert committed == list(range(journey.committed, 0, -1))
     components = {each["id"] for each in json.loads(journey.does("describe", "--json"))["components"]}
     assert {each.id for each in load_topology(journey.target).components} <= components
-    journey.tries_cell("savepoint", "savepoint", "before")
+    journey.does("savepoint", "before")
     journey.savepoint, journey.noted = journey.plain, journey.committed
     items = journey.plain.tables()["items"]
     assert items_read(journey.does("read", "--table", "items")) == items
@@ -225,17 +230,13 @@ def take_over(journey: MatrixJourney) -> None:
 
 def replay(journey: MatrixJourney) -> None:
     """The letters of a bolt, and of the source, by a release that can read them."""
-    works = journey.covers("deadletters --replay, of a bolt")
+    assert journey.covers("deadletters --replay, of a bolt")
     assert any(not sale.is_garbled for sale in journey.plain.letters)
     if journey.source.sets_records_aside:
-        assert journey.covers("deadletters --replay, of the source") is works
+        assert journey.covers("deadletters --replay, of the source")
         assert any(sale.is_garbled for sale in journey.plain.letters)
     journey.target = MENDED
-    if works:
-        journey.replay(*KEPT)
-    else:
-        replays = ("deadletters", "--replay", "--master", journey.master)
-        journey.tries_cell("deadletters --replay, of a bolt", *replays)
+    journey.replay(*KEPT)
     journey.target = BUILD
 
 
@@ -255,12 +256,7 @@ def pages(journey: MatrixJourney) -> None:
 
 def rewind(journey: MatrixJourney) -> None:
     """By the newest transaction, which every table can go back by; then once more, by one too many for some."""
-    if not journey.covers("rewind by a transaction"):
-        back = ("rewind", "--to-txid", str(journey.committed - 1), "--yes")
-        journey.tries_cell("rewind by a transaction", *back)
-        journey.sell([30, 31], words=[30], garbled=[31])
-        journey.run()
-        return
+    assert journey.covers("rewind by a transaction")
     kept, before, committed = journey.savepoint, journey.plain, journey.committed
     journey.sell([30, 31], words=[30], garbled=[31])
     sales = [*journey.unread]
@@ -269,7 +265,9 @@ def rewind(journey: MatrixJourney) -> None:
     assert last - committed in (1, 2), "one with the sales, and one that closes the windows that they have ended"
     read = before.with_sales(sales, is_mended=journey.is_mended, is_drained=False)
     journey.savepoint = before if last == committed + 1 else read
-    journey.go_back("--to-txid", str(last - 1), *KEPT)
+    if journey.accepting:
+        journey.is_refused("pass --accept-sent", "rewind", "--to-txid", str(last - 1), "--yes")
+    journey.go_back("--to-txid", str(last - 1), *journey.accepting, *KEPT)
     journey.savepoint = kept
 
 
@@ -277,9 +275,8 @@ def rewind_further(journey: MatrixJourney) -> None:
     """To the savepoint, and what can be read as of it."""
     asked = journey.tries_cell("read --as-of", "read", "--table", "items", "--as-of", str(journey.noted))
     assert asked is None or items_read(asked) == journey.savepoint.tables()["items"]
-    has_savepoint = cell("savepoint", journey.name, journey.states, journey.sink).outcome is Outcome.WORKS
-    to = ("--to-savepoint", "before") if has_savepoint else ("--to-txid", str(journey.noted))
-    if journey.tries_cell("rewind further", "rewind", *to, "--yes", *KEPT) is not None:
+    back = ("rewind", "--to-savepoint", "before", "--yes", *journey.accepting, *KEPT)
+    if journey.tries_cell("rewind further", *back) is not None:
         journey.has_gone_back()
         found, expected = journey.compared()
         assert found == expected
@@ -288,15 +285,9 @@ def rewind_further(journey: MatrixJourney) -> None:
 
 def reset_and_repair(journey: MatrixJourney) -> None:
     """A store that is lost is restored from the journal of the runs, unless there is a sink: then from its backup."""
-    committed = journey.committed
-    backup = journey.store_files()
-    if journey.covers("reset"):
-        journey.command("reset", TOPOLOGY, "--yes")
-    else:
-        reset = journey.command("reset", TOPOLOGY, "--yes")
-        assert reset.code, reset.out
-        assert cell("reset", journey.name, journey.states, journey.sink).why in reset.err
-        journey.replace_store({})
+    assert journey.covers("reset")
+    committed, backup = journey.committed, journey.store_files()
+    journey.command("reset", TOPOLOGY, "--yes")
     journey.is_refused("TX404", *RUN)
     repaired = journey.tries_cell("doctor --repair", "doctor", "--repair", *KEPT)
     if repaired is None:

@@ -23,6 +23,7 @@ from transactional.operations.console.data.figures import (
     states_of,
     tuples_by_edge,
 )
+from transactional.operations.console.data.sinks import read_sinks
 from transactional.operations.console.data.tiles import attempts_of_run, letters_tiles, tiles_of
 from transactional.operations.console.drawing import charts
 from transactional.operations.console.drawing.staircase import bars_of, draw_staircase
@@ -111,6 +112,7 @@ def topology(store: StoreReader, status: TopologyStatus, now_ms: int, *, history
         "partitions_all": len(partitions),
         "waits": waits,
         "states": overview.states,
+        "sinks": read_sinks(store, status.topology_id),
         "rows": recent[:ATTEMPTS_OF_OVERVIEW],
         "phases_of": phases_of,
     }

@@ -16,10 +16,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-from transactional.core.machine.protocol import AbortAttempt, Action, Event, RecordCommit, RecordFailure
+from transactional.core.machine.protocol import AbortAttempt, Action, Event, RecordCommit, RecordFailure, SinksSettled
 from transactional.core.machine.report import IN_DRIVER, IN_WORKERS, ON_SPARK
 from transactional.core.store.history import EndedHow
 from transactional.core.store.rules import upkeep_in
+from transactional.core.store.sink_rules import records_in
 from transactional.model.batch import BatchMetadata
 from transactional.operations.telemetry.trace_ids import trace_id_of
 from transactional.runtime.engine.history.observing import (
@@ -92,6 +93,8 @@ class Metrics:
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """Count the attempts that have ended, and set the number in flight."""
+        if isinstance(event, SinksSettled):
+            self._metric("sinks_settled_txid").set(event.txid)
         if not actions and not len(self._timeline):
             return
         moment = Moment(at_ms, at_ms)
@@ -159,6 +162,8 @@ class Metrics:
             self._metric("tuples_total", source, stream, target).inc(number)
         for component, letters in details.get("letters_of", {}).items():
             self._metric("dead_letters_total", component).inc(letters)
+        for component, records in records_in(details).items():
+            self._metric("sink_records_total", component).inc(records)
         for component, name, number in details.get("counters", ()):
             self._metric("bolt_counter_total", component, self._counter_label(component, name)).inc(number)
         if (executor := str(details.get("processing", "")).partition(":")[0]) in _EXECUTORS:
@@ -263,6 +268,8 @@ _FAMILIES: Final[Sequence[tuple[type[Any], str, str, tuple[str, ...], Mapping[st
     ),
     (Counter, "processed_transactions_total", "Where they were processed", ("place",), {}),
     (Counter, "dead_letters_total", "Tuples set aside", ("component",), {}),
+    (Counter, "sink_records_total", "Records of committed transactions for a sink", ("component",), {}),
+    (Gauge, "sinks_settled_txid", "The transaction up to which every sink has published", (), {}),
     (Counter, "bolt_counter_total", "What bolts count themselves", ("component", "name"), {}),
     (Counter, "late_tuples_total", "Tuples that came after their windows had closed", ("component",), {}),
     (Gauge, "open_windows", "Windows that can still get tuples, whatever the number of keys", ("component",), {}),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from transactional.core.store import AttemptRecord, Lease
 from transactional.core.store.history import RunAbout, RunEnd
+from transactional.core.store.outbox import SinkRecords
 from transactional.core.store.progress import Phase
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
@@ -100,14 +102,19 @@ class Past:
         }
         return BatchMetadata(ranges, listed=self.listed)
 
-    def commit(self, attempt: TransactionAttempt, details: Mapping[str, Any] | None = None) -> None:
+    def commit(
+        self,
+        attempt: TransactionAttempt,
+        details: Mapping[str, Any] | None = None,
+        outbox: Mapping[str, SinkRecords] = MappingProxyType({}),
+    ) -> None:
         """Process it for 120 ms, let it wait for 30, commit it in 50."""
         batch = self.batch(attempt)
         done = batch.with_digests({partition: Digest(100, 7, 100) for partition in batch.ranges})
         self.clock.advance(200)
         at_ms = self.clock.wall_ms()
         times = {"processed_at_ms": at_ms - 80, "started_at_ms": at_ms - 50, "at_ms": at_ms}
-        self.store.record_commit(self.held, attempt, done, **times, details=details or {"lag": 1_933})
+        self.store.record_commit(self.held, attempt, done, **times, details=details or {"lag": 1_933}, outbox=outbox)
 
     def fail(self, attempt: TransactionAttempt, error: str = "ValueError: no") -> None:
         """It fails after 90 ms."""

@@ -13,8 +13,10 @@ from starlette.testclient import TestClient
 from tests.unit.operations.console.browsing import BASE, TOKEN, browser
 from tests.unit.operations.console.stores import HOSTILE, START_MS, Past
 from transactional.core.store.history import EndedHow, RunEnd
+from transactional.core.store.outbox import SinkRecords
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import CorruptRecord, StoreUnavailable
+from transactional.model.attempt import TxId
 from transactional.model.batch import PartitionId
 from transactional.model.drawing.formats import format_date_time, format_iso, format_time_of_day
 from transactional.model.facts import Listed, Listing
@@ -252,6 +254,21 @@ def test_windows_of_a_state_are_shown_in_units_and_stored_as_they_were() -> None
         assert "windows 5 minutes every 1 minute by event time" in text
         assert "300000000" not in text
     assert past.store.status("words")[0].fingerprint["committers"]["fives"] == stored
+
+
+def test_a_sink_shows_what_waits_and_since_when() -> None:
+    past = Past().begin()
+    assert "Sinks" not in text_of(of(browser(past), "")), "there is none"
+    past.commit(past.issue())
+    past.commit(past.issue(), outbox={"alerts": SinkRecords(b"12345", 7)})
+    since = format_time_of_day(past.clock.wall_ms())
+    past.commit(past.issue(), outbox={"alerts": SinkRecords(b"123", 1)})
+    text = text_of(of(browser(past), ""))
+    assert "alerts 1 2 8 8 B" in text
+    assert since[:8] in text.partition("alerts 1 2 8 8 B")[2].partition("Attempts")[0]
+    [row] = past.store.outbox("words", "alerts", last=TxId(2), limit=1)
+    past.store.settle_sink(past.held, "alerts", row.publication)
+    assert "alerts 2 1 1 3 B" in text_of(of(browser(past), ""))
 
 
 # --- texts of others ----------------------------------------------------------------------------------------------

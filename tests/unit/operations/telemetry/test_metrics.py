@@ -20,6 +20,7 @@ from transactional.core.machine.protocol import (
     RecordAttempt,
     RecordCommit,
     RecordFailure,
+    SinksSettled,
     StartCommit,
     Tick,
 )
@@ -114,6 +115,15 @@ def test_what_bolts_count_and_that_their_names_are_bounded() -> None:
     assert (found["bolt_counter_total{parse,n7}"], found["bolt_counter_total{sum,rows}"]) == (4, 103)
     assert found["bolt_counter_total{parse,other}"] == 4
     assert "bolt_counter_total{parse,n100}" not in found
+
+
+def test_what_sinks_have_to_publish_and_have_published() -> None:
+    metrics = Metrics("words")
+    metrics.notice(0, Committed(flight(1), BATCH, {"sinks": {"alerts": {"count": 3}, "copy": {"count": 1}}}))
+    metrics(0, SinksSettled(TxId(1)), [])
+    samples = values(metrics)
+    assert (samples["sink_records_total{alerts}"], samples["sink_records_total{copy}"]) == (3, 1)
+    assert samples["sinks_settled_txid"] == 1
 
 
 def test_event_time_its_windows_and_what_came_too_late() -> None:
