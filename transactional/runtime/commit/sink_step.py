@@ -10,6 +10,7 @@ from transactional.runtime.commit.commit_steps import CommitContext
 from transactional.runtime.commit.commit_task import CommitTask
 from transactional.runtime.commit.exchange import CommitExchange
 from transactional.runtime.publishing.payloads import encode_payload
+from transactional.runtime.tasks.operators import ArrowBatchOperator
 from transactional.topology.bolts.sink_bolt import SinkBolt
 from transactional.topology.steps import Step
 from transactional.topology.topology import Component
@@ -40,7 +41,7 @@ class SinkStep(BoltStep):
 
     def _collect(self, task: CommitTask) -> None:
         for operator in task.operators.values():
-            bolt = getattr(operator, "bolt", None)
-            assert isinstance(bolt, SinkBolt)
-            self._records += bolt.records
-            self._staged += bolt.staged
+            assert isinstance(operator, ArrowBatchOperator)
+            assert isinstance(operator.bolt, SinkBolt)
+            self._records += operator.bolt.records
+            self._staged += operator.bolt.staged

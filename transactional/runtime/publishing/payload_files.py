@@ -28,9 +28,9 @@ from transactional.core.store.outbox import (
 from transactional.core.store.sink_rules import run_of
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.config import TopologyConfig
-from transactional.model.errors import CorruptRecord, OperatingError, RecordRefused
+from transactional.model.errors import OperatingError, RecordRefused
 from transactional.model.plumbing.syncing import sync, with_folders
-from transactional.runtime.publishing.payloads import CHECKSUM_BYTES
+from transactional.runtime.publishing.payloads import CHECKSUM_BYTES, corrupt_payload
 
 _NAME: Final = re.compile(r".*-(?P<txid>\d+)-(?P<attempt>\d+)-(?P<run>[0-9a-f]{16})\.records")
 _READABLE_MAX: Final = 60
@@ -82,7 +82,7 @@ class PayloadFolder:
         except OSError as error:
             raise OperatingError(f"the file {file} of the outbox can't be read: {error}") from error
         if payload[:CHECKSUM_BYTES] != row.payload:
-            raise _corrupt(row, f"its file {file} was changed")
+            raise corrupt_payload(row, f"its file {file} was changed")
         return replace(row, payload=payload, file=None)
 
     def delete(self, rows: Iterable[OutboxRow]) -> None:
@@ -155,16 +155,16 @@ class PayloadFolder:
     def _check_size(self, row: OutboxRow) -> Path:
         assert row.file is not None
         if self.path is None:
-            raise _corrupt(row, f"it is in the file {row.file.name}, and no folder is known: set outbox_folder")
+            raise corrupt_payload(row, f"it is in the file {row.file.name}, and no folder is known: set outbox_folder")
         file = self.path / row.file.name
         try:
             size_bytes = file.stat().st_size
         except FileNotFoundError as error:
-            raise _corrupt(row, f"its file {file} is missing") from error
+            raise corrupt_payload(row, f"its file {file} is missing") from error
         except OSError as error:
             raise OperatingError(f"the file {file} of the outbox can't be read: {error}") from error
         if size_bytes != row.file.size_bytes:
-            raise _corrupt(row, f"its file {file} has {size_bytes} bytes instead of {row.file.size_bytes}")
+            raise corrupt_payload(row, f"its file {file} has {size_bytes} bytes instead of {row.file.size_bytes}")
         return file
 
 
@@ -187,11 +187,4 @@ def _short(sink: str) -> str:
         name
         if len(name) <= _READABLE_MAX
         else f"{name[:_READABLE_MAX]}-{hashlib.sha256(sink.encode()).hexdigest()[:8]}"
-    )
-
-
-def _corrupt(row: OutboxRow, reason: str) -> CorruptRecord:
-    return CorruptRecord(
-        f"the payload of transaction {row.publication.attempt.txid} of sink {row.sink!r} is not readable: {reason}; "
-        "restore the store and the folder of its outbox from one backup"
     )

@@ -32,13 +32,13 @@ def decode_payload(row: OutboxRow) -> pa.Table:
     """Return the records of an outbox row. Raises `CorruptRecord` if they are not the records that were stored."""
     checksum, stream = row.payload[:CHECKSUM_BYTES], row.payload[CHECKSUM_BYTES:]
     if checksum != _checksum(stream):
-        raise _corrupt(row, "its checksum is another one")
+        raise corrupt_payload(row, "its checksum is another one")
     try:
         table = pa.ipc.open_stream(stream).read_all()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _corrupt(row, str(error)) from error
+        raise corrupt_payload(row, str(error)) from error
     if table.num_rows != row.count:
-        raise _corrupt(row, f"it has {table.num_rows} records instead of {row.count}")
+        raise corrupt_payload(row, f"it has {table.num_rows} records instead of {row.count}")
     return table
 
 
@@ -46,9 +46,9 @@ def _checksum(stream: bytes) -> bytes:
     return zlib.crc32(stream).to_bytes(CHECKSUM_BYTES, "big")
 
 
-def _corrupt(row: OutboxRow, reason: str) -> CorruptRecord:
-    txid = row.publication.attempt.txid
+def corrupt_payload(row: OutboxRow, reason: str) -> CorruptRecord:
+    """The error for the payload of an outbox row that is not what was stored, wherever it is."""
     return CorruptRecord(
-        f"the payload of transaction {txid} of sink {row.sink!r} in transactional_outbox is not readable: {reason}; "
-        "restore the store from a backup"
+        f"the payload of transaction {row.publication.attempt.txid} of sink {row.sink!r} in transactional_outbox is "
+        f"not readable: {reason}; restore the store, and the folder of its outbox, from one backup"
     )

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Final
 
+import pyarrow as pa
+
 from transactional.core.ports import PublishedRecords, Sink
 from transactional.core.store import CoordinatorStore, Lease
 from transactional.core.store.outbox import OutboxRow
+from transactional.core.store.rules import fenced, is_held
 from transactional.model.attempt import TxId
-from transactional.model.errors import OperatingError, SinkUnavailable
+from transactional.model.errors import CorruptRecord, OperatingError, SinkUnavailable
 from transactional.runtime.publishing.payload_files import PayloadFolder
 from transactional.runtime.publishing.payloads import decode_payload
 
@@ -83,14 +86,22 @@ class Relay:
 
     def _publish(self, rows: list[OutboxRow]) -> None:
         try:
-            self.sink.publish(
-                [PublishedRecords(row.publication, decode_payload(self._files.read(row))) for row in rows]
-            )
+            self.sink.publish([PublishedRecords(row.publication, self._read_records(row)) for row in rows])
         except SinkUnavailable as error:
             self._must_reopen, self._was_slow = error.is_fenced, error.has_timed_out
             self._group_max = max(1, len(rows) // 2)
             raise
         self._group_max = min(GROUP_MAX, 2 * self._group_max)
+
+    def _read_records(self, row: OutboxRow) -> pa.Table:
+        """Return the records of a row. Raises `CorruptRecord`, and `Fenced` if another leader has deleted its file."""
+        try:
+            return decode_payload(self._files.read(row))
+        except CorruptRecord:
+            for status in self._store.status(self.lease.topology_id):
+                if not is_held(self.lease, status):
+                    raise fenced(self.lease, status) from None
+            raise
 
     def _open_again(self) -> None:
         now_ms = self._now_ms()

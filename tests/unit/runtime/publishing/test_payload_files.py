@@ -16,11 +16,12 @@ from transactional import Topology, TopologyDriver, TransactionalTopologyBuilder
 from transactional.core.store import Lease
 from transactional.core.store.outbox import ROW_BYTES_MAX, OutboxRow, SinkRecords
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.errors import ConfigError, CorruptRecord, RecordRefused, RetriesExhausted
+from transactional.errors import ConfigError, CorruptRecord, Fenced, RecordRefused, RetriesExhausted
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.config import TopologyConfig
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.runtime.publishing.payload_files import PayloadFolder, outbox_folder
+from transactional.runtime.publishing.relay import Relay
 from transactional.testing import MemoryCoordinatorStore
 
 LARGE = random.Random(1).randbytes(4 * ROW_BYTES_MAX).hex()
@@ -144,6 +145,20 @@ def test_a_file_of_another_payload_is_refused(
     file.write_bytes(bytes(4) + file.read_bytes()[4:])
     with pytest.raises(CorruptRecord, match="was changed"):
         PayloadFolder(file.parent).read(row)
+
+
+def test_a_leader_whose_successor_has_published_a_file_is_fenced(
+    topology: Topology, store: SqlCoordinatorStore, target: Target, tmp_path: Path
+) -> None:
+    """Its outbox row was read before: nothing is corrupt, and no backup is to be restored."""
+    row = run_unpublished(topology, store, target)
+    folder = PayloadFolder(tmp_path / "outbox")
+    lease = store.acquire("words", topology.fingerprint(), owner="earlier", lease_ms=1_000)
+    store.release(lease)
+    relay = Relay("alerts", WordSink("words"), store, lease, lambda: None, lambda: 0, folder)
+    folder.delete([row])
+    with pytest.raises(Fenced, match="it has released its lease"):
+        relay.step()
 
 
 def test_without_room_nothing_is_committed_until_there_is_some(
