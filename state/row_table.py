@@ -81,7 +81,7 @@ class RowStore(ABC):
     """Whether each write removes the expired rows, found by `rows_between`; otherwise `drop_expired` removes them."""
 
     def open(self, store_id: str | None = None) -> None:  # noqa: B027 - optional
-        """Create the table, which records the `store_id` (see `State.set_store_id`), or check the one that is there."""
+        """Create the table, which records the `store_id` (see `StoreRecord`), or check the one that is there."""
 
     def created_for(self) -> str | None:
         """Return the `store_id` that the table was created with; None: none was recorded."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from transactional.core.ports import Partials, StateKind
 from transactional.core.ports.expiry import Expiry
 from transactional.core.ports.split import WrittenPart
 from transactional.core.ports.staged import StagedFile
+from transactional.core.ports.state_parts import Reading, StateParts, StoreRecord
 from transactional.model.absent import Absent
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.durations import Duration, parse_microseconds
@@ -31,7 +33,7 @@ from transactional.model.user_code.tuples import Key
 TableT = TypeVar("TableT", bound=FencedTable)
 
 
-class TableState(Updatable, Generic[TableT]):
+class TableState(Updatable, StoreRecord, Reading, Generic[TableT]):
     """Key → values in a table that only the newest coordinator may write, and that is updated from a stream with or
     without user code.
 
@@ -72,6 +74,11 @@ class TableState(Updatable, Generic[TableT]):
     def kind(self) -> StateKind:
         """Transactional or opaque."""
         return self._fence.kind
+
+    @property
+    def parts(self) -> StateParts:
+        """The parts of every state in a table: it can be read, and records its store."""
+        return replace(super().parts, store_record=self, reading=self)
 
     def set_expiry(self, expiry: Expiry) -> None:
         """Let rows expire so, from before it is opened. Raises `ConfigError` if its user has declared otherwise, or the

@@ -17,9 +17,12 @@ from transactional.model.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pyarrow as pa
+
     from transactional.core.ports.examining import Examined, TableAddress, TornFiles
     from transactional.core.ports.split import TaskState, WrittenPart
     from transactional.core.ports.staged import Scratch, Stager
+    from transactional.model.reading import StateReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,38 @@ class Rewind:
         Called in the commit thread, for the open table. Files that are already deleted are logged. Raises
         `OperatingError`, after which it is called again. By default maintenance deletes nothing that a rewind needs.
         """
+
+
+class StoreRecord:
+    """The id of the coordinator's store that a table records, so that a start refuses the table of another store.
+
+    By default a table records none.
+    """
+
+    def set_store_id(self, store_id: str | None) -> None:
+        """Set the id that a table records if `open` creates it. Called before `open`."""
+
+    def created_for(self) -> str | None:
+        """Return the id of the store that the open table was created for, or None if the table recorded none."""
+        return None
+
+
+class Reading:
+    """The reading of the committed rows from outside a transaction. By default it is refused."""
+
+    def read(self, committed_txid: TxId | None = None) -> pa.Table:
+        """Return key and value columns of all rows; with `committed_txid`, as they were after that transaction.
+
+        The state need not be open. Raises `ConfigError` if it can't be read as a whole.
+        """
+        raise ConfigError("the state can't be read as a whole")
+
+    def reader(self, owner: str) -> StateReader:
+        """Return a reader of the table of this owner, `<topology id>/<component id>`.
+
+        Raises `ConfigError` if it can't be read from outside.
+        """
+        raise ConfigError(f"the state of {owner}, a {type(self).__name__}, can't be read from outside")
 
 
 class TaskAccess:
@@ -186,6 +221,8 @@ class StateParts:
     """The parts of a state. Each part that is not given is that of a state without the ability."""
 
     durability: Durability = field(default_factory=Durability)
+    store_record: StoreRecord = field(default_factory=StoreRecord)
+    reading: Reading = field(default_factory=Reading)
     tasks: TaskAccess = field(default_factory=TaskAccess)
     staging: Staging = field(default_factory=Staging)
     examination: TableExamination = field(default_factory=TableExamination)

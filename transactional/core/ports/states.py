@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from transactional.core.ports.partials import Partials
-    from transactional.model.reading import StateReader
 
 
 class StateKind(Enum):
@@ -237,27 +236,3 @@ class State(ABC):
         Called in the commit thread after the last `maintain`. Failures are logged. The next run begins unfinished
         maintenance again. Here there is none.
         """
-
-    def set_store_id(self, store_id: str | None) -> None:  # noqa: B027 - optional
-        """Set the id of the coordinator's store that a table records if `open` creates it. Called before `open`."""
-
-    def created_for(self) -> str | None:
-        """Return the id of the store that the open table was created for, or None if the table recorded none.
-
-        A start refuses the table of another store.
-        """
-        return None
-
-    def read(self, committed_txid: TxId | None = None) -> pa.Table:
-        """Return key and value columns of all rows; with `committed_txid`, as they were after that transaction.
-
-        The state need not be open. Raises `ConfigError` if it can't be read as a whole, which is the default.
-        """
-        raise ConfigError(f"state {self.table} can't be read as a whole")
-
-    def reader(self, owner: str) -> StateReader:
-        """Return a reader of the table of this owner, `<topology id>/<component id>`.
-
-        Raises `ConfigError` if it can't be read from outside, which is the default.
-        """
-        raise ConfigError(f"the state of {owner}, a {type(self).__name__}, can't be read from outside")

@@ -151,4 +151,6 @@ class Tables:
 def _open_readers(topology_id: str, components: Mapping[str, Component]) -> Mapping[str, StateReader]:
     """Open the readers of the states, by the ids of their committers."""
     states = {committer: component.state for committer, component in components.items() if component.state is not None}
-    return {committer: state.reader(owner_of(topology_id, committer)) for committer, state in states.items()}
+    return {
+        committer: state.parts.reading.reader(owner_of(topology_id, committer)) for committer, state in states.items()
+    }

@@ -62,7 +62,7 @@ def fence_tables(
         state = open_table(topology, component, store, lease.store_id, durability=durability)
         has_joined = store.has_fence(topology.id, component.id)
         txids[component.id] = _table_txid(component.id, state, store, lease, has_joined=has_joined)
-        created_for[component.id] = state.created_for()
+        created_for[component.id] = state.parts.store_record.created_for()
 
     def raise_version(component: Component) -> None:
         assert component.state is not None
@@ -122,7 +122,7 @@ def open_table(
 
     with suppress(*([] if goes_back_to is None else [StoreMismatch])):
         state.parts.durability.set_aside_torn(owner, check)
-    state.set_store_id(store_id)
+    state.parts.store_record.set_store_id(store_id)
     state.open(owner, txid_lookup(store, topology.id, component.id))
     return state
 
@@ -199,7 +199,7 @@ def _table_txid(
     wrong = find_disagreement(store, lease.topology_id, component_id, version, committed, has_joined=has_joined)
     if wrong is not None and not _may_lack(wrong, version, store, lease.topology_id, component_id, goes_back_to):
         raise _mismatch(component_id, state, store, wrong)
-    wrong = compare_store_ids(state.created_for(), version, lease.store_id, store)
+    wrong = compare_store_ids(state.parts.store_record.created_for(), version, lease.store_id, store)
     if wrong is not None:
         raise _mismatch(component_id, state, store, wrong)
     return committed if txid is None else txid

@@ -139,7 +139,7 @@ def all_letters(topology: Topology) -> list[dict[str, Any]]:
     state = topology.dead_letters
     if state is None:
         raise ConfigError(f"topology {topology.id!r} keeps no dead letters: declare them with set_dead_letters(…)")
-    rows: list[dict[str, Any]] = state.read().to_pylist()
+    rows: list[dict[str, Any]] = state.parts.reading.read().to_pylist()
     return sorted(rows, key=lambda row: (row["transaction"], row["number"]))
 
 

@@ -278,7 +278,10 @@ def _renew(store: CoordinatorStore, lease: Lease) -> None:
 
 def _store_id(topology: Topology, lease: Lease) -> str:
     """Return the id of the store. One that was repaired has that of its tables, which are open."""
-    ids = [lease.store_id, *(component.state.created_for() for component in topology.committers if component.state)]
+    ids = [
+        lease.store_id,
+        *(component.state.parts.store_record.created_for() for component in topology.committers if component.state),
+    ]
     store_id = next((store_id for store_id in ids if store_id is not None), None)
     if store_id is None:
         raise ConfigError(f"the store has no id for topology {topology.id!r}, nor have its tables: run it once")

@@ -175,12 +175,16 @@ def whose_store_it_is_for(trial: Trial) -> None:
     """A table has recorded the coordinator's store that it was created for, or nothing; whoever opens it later changes
     nothing about that."""
     words = trial.open(store_id="one")
-    recorded = words.state.created_for()
+    recorded = words.state.parts.store_record.created_for()
     trial.check_equal("what created_for() may be", recorded in ("one", None), True)
-    trial.check_equal("created_for() of another store's", trial.open(store_id="other").state.created_for(), recorded)
+    trial.check_equal(
+        "created_for() of another store's",
+        trial.open(store_id="other").state.parts.store_record.created_for(),
+        recorded,
+    )
     words.fence(0)
     words.put(1, {"cat": 1})
-    trial.check_equal("created_for() after a write", trial.open().state.created_for(), recorded)
+    trial.check_equal("created_for() after a write", trial.open().state.parts.store_record.created_for(), recorded)
 
 
 @case
@@ -189,7 +193,7 @@ def whose_store_it_is_for_of_several(trial: Trial) -> None:
     names = [*"abcd"]
     with ThreadPoolExecutor(len(names)) as pool:
         writers = list(pool.map(lambda name: trial.open(store_id=name), names))
-    store_ids = {writer.state.created_for() for writer in writers}
+    store_ids = {writer.state.parts.store_record.created_for() for writer in writers}
     trial.check_equal("the number of stores that are found", len(store_ids), 1)
     trial.check_equal("whether it is one of them, or none", store_ids <= {*names, None}, True)
 
@@ -199,4 +203,4 @@ def created_without_a_store(trial: Trial) -> None:
     """A table that was created without one has none, and nobody adds one."""
     words = trial.open()
     words.fence(0)
-    trial.check_equal("created_for()", trial.open(store_id="other").state.created_for(), None)
+    trial.check_equal("created_for()", trial.open(store_id="other").state.parts.store_record.created_for(), None)

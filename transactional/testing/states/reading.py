@@ -22,7 +22,7 @@ from transactional.testing.states.trial import OWNER, NotOffered, Rows, Trial, W
 
 def _open_reader(words: Writer) -> StateReader:
     try:
-        return words.state.reader(OWNER)
+        return words.state.parts.reading.reader(OWNER)
     except ConfigError as error:
         raise NotOffered(str(error)) from error
 
@@ -119,7 +119,7 @@ def aggregates(trial: Trial) -> None:
     _merge_parts(trial, words, update, 2, SECOND)
     both = {word: [*FIRST.get(word, []), *SECOND.get(word, [])] for word in {**FIRST, **SECOND}}
     for committed, numbers in ((None, both), (1, FIRST)):
-        rows = words.state.read(None if committed is None else TxId(committed)).to_pylist()
+        rows = words.state.parts.reading.read(None if committed is None else TxId(committed)).to_pylist()
         actual = {row["word"]: [row[column] for column in columns] for row in rows}
         expected = {word: _expected_aggregates(numbers_of_word) for word, numbers_of_word in numbers.items()}
         trial.check_equal("the aggregates", _without_mean(actual), _without_mean(expected))

@@ -76,7 +76,7 @@ class Trial:
         state = self._make_state(key, values, kind, deletes=deletes, expiry=expiry)
         writer = Writer(self, state, f"writer {len(self._writers) + 1}")
         self.note(f"{writer.name} opens the table: {declared}")
-        state.set_store_id(store_id)
+        state.parts.store_record.set_store_id(store_id)
         self._writers.append(writer)
         state.open(owner, self._txids.__getitem__)
         return writer
@@ -250,7 +250,7 @@ class Writer:
         If the state can't be read as a whole, those that the next attempt finds.
         """
         try:
-            return self.rows(self.state.read(None if committed is None else TxId(committed)))
+            return self.rows(self.state.parts.reading.read(None if committed is None else TxId(committed)))
         except ConfigError:
             txid = self.trial.txid_of(self.state.version()) if committed is None else committed
             return self.items(self.trial.attempt(txid + 1))

@@ -47,6 +47,10 @@ class Opened:
 
     opened: int = 0
 
+    @property
+    def parts(self) -> Any:
+        return SimpleNamespace(reading=self)
+
     def reader(self, owner: str) -> Reader:
         self.opened += 1
         return Reader()
