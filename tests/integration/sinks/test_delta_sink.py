@@ -19,6 +19,11 @@ from transactional.trident import TridentTopology
 
 FIELDS = "id long, country string, event_time timestamp"
 ROUNDS = 2
+SETTINGS = {
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # A VACUUM lists folders by so many tasks, by default ten thousand.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+}
 
 
 def append(folder: Path, count: int) -> RunSummary:
@@ -36,6 +41,8 @@ def append(folder: Path, count: int) -> RunSummary:
 def test_a_stream_of_spark_reads_on_whatever_others_maintain(spark: SparkSession, tmp_path: Path) -> None:
     """Each row arrives once: new files are read, compacted ones not again."""
     append(tmp_path, 30)
+    for name, text in SETTINGS.items():
+        spark.conf.set(name, text)
     uri = str(tmp_path / "events")
     rows = spark.readStream.format("delta").load(uri)
     query = rows.writeStream.format("memory").queryName("landed").option("checkpointLocation", f"{tmp_path}/c").start()
@@ -44,7 +51,6 @@ def test_a_stream_of_spark_reads_on_whatever_others_maintain(spark: SparkSession
             append(tmp_path, 30 + 30 * number)
             query.processAllAvailable()
             spark.sql(f"OPTIMIZE delta.`{uri}`")
-            spark.sql("SET spark.databricks.delta.retentionDurationCheck.enabled = false")
             spark.sql(f"VACUUM delta.`{uri}` RETAIN 0 HOURS")
         append(tmp_path, 110)
         query.processAllAvailable()
@@ -52,6 +58,8 @@ def test_a_stream_of_spark_reads_on_whatever_others_maintain(spark: SparkSession
         landed = Counter(spark.table("landed").select("id").toArrow()["id"].to_pylist())
     finally:
         query.stop()
+        for name in SETTINGS:
+            spark.conf.unset(name)
     assert landed == Counter(range(110))
     table = spark.read.format("delta").load(uri)
     assert table.count() == 110
