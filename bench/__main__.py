@@ -3,7 +3,8 @@
 Ours and the peers work in turns, on one Spark and one broker. Each part writes its file as soon as it has a figure, so
 that a run that is interrupted keeps what it has. `python -m bench tables`: transaction commits against the size and the
 age of their table. `python -m bench gears`: sizes of batches and numbers of partitions, each way to process them.
-`python -m bench report`: tables, plots and page from the files alone.
+`python -m bench sinks`: records passed on from Kafka to Kafka. `python -m bench report`: tables, plots and page from
+the files alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from time import monotonic
 
 from rich.console import Console
 
-from bench import apart, gears, growth, page, report
+from bench import apart, gears, growth, page, report, sinks
 from bench.contest import Contest
 from bench.parts import PARTS, SHORT, WHOLE, Topics, warm_up
 from bench.peers import SETTINGS
@@ -138,6 +139,8 @@ if __name__ == "__main__":
             growth.main(arguments)
         case ["gears", *arguments]:
             gears.main(arguments)
+        case ["sinks", *arguments]:
+            sinks.main(arguments)
         case ["report", *arguments]:
             report.main(arguments)
         case arguments:

@@ -18,7 +18,21 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from bench import closing, lookups, model, page, plots, processes, results, sampling, streams, windows, works
+from bench import (
+    closing,
+    lookups,
+    model,
+    page,
+    plots,
+    processes,
+    results,
+    sampling,
+    sink_programs,
+    sinks,
+    streams,
+    windows,
+    works,
+)
 from bench.__main__ import attempted, options_of
 from bench.contest import Contest, Plan
 from bench.figures import Spread, compare, percentile, summarise
@@ -340,6 +354,34 @@ def results_files() -> list[Path]:
     found = sorted(Path(__file__).parents[2].glob("docs/performance/*.json"))
     assert found
     return found
+
+
+def test_records_that_were_passed_on_are_timed_from_when_they_were_sent_and_none_may_be_missing() -> None:
+    def record(number: int, sent_us: int) -> bytes:
+        return f"{sent_us:016}{number:016}".encode()
+
+    now = sink_programs.record_of(7)
+    assert (sink_programs.number_of(now), len(now)) == (7, sink_programs.RECORD_BYTES)
+    seen = sinks.Seen()
+    seen.add([record(sinks.PROBE, 500), record(1, 1_000), record(2, 4_000)], 9_000)
+    seen.add([record(3, 5_000)], 10_000)
+    assert (seen.probes, seen.speed()) == (1, 1_000)
+    assert seen.latency(2_000) == {"p50_ms": 5, "p99_ms": 5}
+    seen.check(3, exactly=True)
+    seen.add([record(3, 5_000)], 11_000)
+    seen.check(3, exactly=False)
+    with pytest.raises(WrongResult, match=r"^3 records were sent; 4 came, 3 of them different$"):
+        seen.check(3, exactly=True)
+    with pytest.raises(WrongResult, match=r"^4 records were sent; 4 came, 3 of them different$"):
+        seen.check(4, exactly=False)
+
+
+def test_rows_of_sinks_are_summed_up_over_their_rounds() -> None:
+    rows = [
+        {"what": "latency", "system": "ours", "records": 1_000, "round": n, "p50_ms": ms} for n, ms in ((1, 9), (2, 7))
+    ]
+    assert list(sinks.summary(rows)) == [("latency", "1,000", "ours", "p50_ms 7.0 … 8.0 … 9.0")]
+    assert sum(what == "throughput" for what, _, _ in sinks.rows_of(sinks.WHOLE, sinks.SYSTEMS)) == 7
 
 
 def test_by_hand_and_by_trident_the_same_is_counted() -> None:

@@ -1,0 +1,333 @@
+"""`python -m bench sinks`: records passed on from Kafka to Kafka, ours beside Structured Streaming and Kafka Streams.
+
+Three rounds in turns on one broker. Ours and Kafka Streams pass each record on once, Structured Streaming at least
+once. A row of latency sends records at a rate and notes when a reader of committed records sees them; a row of
+throughput passes on a backlog. Last, the same transactions with a sink and without one. Each row is kept at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import Consumer, Message, TopicPartition
+from rich.console import Console
+from rich.table import Table
+
+from bench import page
+from bench.figures import Spread, percentile
+from bench.report import WIDTH
+from bench.results import heading, save
+from bench.rounds import WrongResult
+from bench.sink_programs import PARTITIONS, now_us, number_of, send, sent_us, streams_command
+from sinks import KafkaSink
+from spouts import MemoryTransactionalSpout
+from spouts.kafka_admin import create_topic
+from spouts.local_broker import LocalBroker
+from spouts.local_broker_jvm import end_watched, start_watched
+from state import DeltaMapState
+from transactional import TransactionalTopologyBuilder, run_topology
+from transactional.runtime.spark.session import DELTA_JARS
+
+OURS, SPARK, STREAMS = "ours", "spark", "streams"
+SYSTEMS = (OURS, SPARK, STREAMS)
+Process = subprocess.Popen[bytes]
+PROBE = 0
+"""The number of the records that are sent until the first one comes through."""
+_PROBE_S, _START_S, _SILENT_S = 0.25, 120.0, 60.0
+_FETCHED_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured. `rates` are records a second, and the most that a transaction takes.
+
+    A backlog is as large as `backlog_transactions` of that size.
+    """
+
+    rates: Sequence[int]
+    seconds: float
+    warm_seconds: float
+    backlog_transactions: int
+    rounds: int
+    added_transactions: int
+
+
+WHOLE = Scale(
+    (1_000, 20_000, 200_000), seconds=10, warm_seconds=5, backlog_transactions=20, rounds=3, added_transactions=100
+)
+SHORT = Scale((1_000,), seconds=4, warm_seconds=2, backlog_transactions=20, rounds=1, added_transactions=20)
+
+
+@dataclass(slots=True)
+class Seen:
+    """The records that a reader has seen, probes left out: when each was sent and seen, and its number."""
+
+    sent_us: array[int] = field(default_factory=lambda: array("q"))
+    seen_us: array[int] = field(default_factory=lambda: array("q"))
+    numbers: array[int] = field(default_factory=lambda: array("q"))
+    probes: int = 0
+
+    def add(self, records: Sequence[bytes], seen_us: int) -> None:
+        """Note records that were seen now."""
+        for record in records:
+            if (number := number_of(record)) == PROBE:
+                self.probes += 1
+            else:
+                self.numbers.append(number)
+                self.sent_us.append(sent_us(record))
+                self.seen_us.append(seen_us)
+
+    def check(self, count: int, *, exactly: bool) -> None:
+        """Raise `WrongResult` unless each number from 1 to `count` has come, and, with `exactly`, once."""
+        marks = bytearray(count + 1)
+        for number in self.numbers:
+            marks[number] = 1
+        distinct = sum(marks)
+        if distinct != count or (exactly and len(self.numbers) != count):
+            raise WrongResult(f"{count} records were sent; {len(self.numbers)} came, {distinct} of them different")
+
+    def latency(self, warm_us: int) -> dict[str, float]:
+        """Milliseconds from sent to visible, of the records that were sent after the first `warm_us`."""
+        first_us = min(self.sent_us) + warm_us
+        pairs = zip(self.sent_us, self.seen_us, strict=True)
+        times_ms = [(seen_us - sent_us) / 1e3 for sent_us, seen_us in pairs if sent_us >= first_us]
+        return {"p50_ms": percentile(times_ms, 50), "p99_ms": percentile(times_ms, 99)}
+
+    def speed(self) -> float:
+        """Records a second from the first that was visible to the last; those of the first moment are not counted."""
+        first_us, last_us = min(self.seen_us), max(self.seen_us)
+        later = sum(seen_us > first_us for seen_us in self.seen_us)
+        return later * 1e6 / max(1, last_us - first_us)
+
+
+class Reader:
+    """Reads a topic as it grows, committed records only."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "group.id": "bench-reader"}
+        settings |= {"isolation.level": "read_committed", "enable.auto.commit": False, "fetch.wait.max.ms": 5}
+        self._consumer = Consumer(settings)
+        self._consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+        self.seen = Seen()
+
+    def read(self) -> None:
+        """Note the records that are visible now, or within a few milliseconds."""
+        messages = self._consumer.consume(1, 0.05)
+        messages += self._consumer.consume(_FETCHED_MAX, 0) if messages else []
+        seen_us = now_us()
+        self.seen.add([_content(message) for message in messages if message.error() is None], seen_us)
+
+    def read_until(self, is_done: Callable[[], bool], process: Process) -> None:
+        """Read on. Raises `WrongResult` if the process that passes records on has ended, or nothing comes."""
+        count, since_s = -1, time.monotonic()
+        while not is_done():
+            self.read()
+            if count != (count := len(self.seen.numbers) + self.seen.probes):
+                since_s = time.monotonic()
+            elif time.monotonic() - since_s > (_SILENT_S if count else _START_S) or process.poll() is not None:
+                raise WrongResult(f"no record came for {time.monotonic() - since_s:.0f} s, after {count}")
+
+    def close(self) -> None:
+        """Close the client."""
+        self._consumer.close()
+
+
+def _content(message: Message) -> bytes:
+    content = message.value()
+    assert isinstance(content, bytes)
+    return content
+
+
+@contextmanager
+def passing_on(system: str, bootstrap: str, topics: tuple[str, str], batch: int, log: Path) -> Iterator[Process]:
+    """Let a system pass records on from the first topic to the second, in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="sinks-", ignore_cleanup_errors=True) as folder:
+        if system == STREAMS:
+            command = streams_command(bootstrap, *topics, folder)
+        else:
+            program = [sys.executable, "-m", "bench.sink_programs"]
+            command = [*program, system, bootstrap, *topics, folder, str(batch)]
+        process = start_watched(command, log)
+        try:
+            yield process
+        finally:
+            end_watched(process)
+
+
+def new_topics(bootstrap: str) -> tuple[str, str]:
+    """Create two empty topics."""
+    names = [f"{kind}-{uuid4().hex[:12]}" for kind in ("source", "target")]
+    for name in names:
+        create_topic(bootstrap, name, PARTITIONS, {"segment.bytes": str(2**30)})
+    return names[0], names[1]
+
+
+def latency(system: str, rate: int, bootstrap: str, scale: Scale, log: Path) -> dict[str, Any]:
+    """Send records at a rate; how long each took to be visible, and how many a second were."""
+    topics, count = new_topics(bootstrap), int(rate * (scale.warm_seconds + scale.seconds))
+    reader = Reader(bootstrap, topics[1])
+    with passing_on(system, bootstrap, topics, rate, log) as process:
+        probed_s = 0.0
+
+        def probe() -> bool:
+            nonlocal probed_s
+            if time.monotonic() - probed_s > _PROBE_S:
+                send(bootstrap, topics[0], PROBE, PROBE + 1, 0)
+                probed_s = time.monotonic()
+            return reader.seen.probes > 0
+
+        reader.read_until(probe, process)
+        numbers = ["1", str(count + 1), str(rate)]
+        sender = subprocess.Popen([sys.executable, "-m", "bench.sink_programs", "send", bootstrap, topics[0], *numbers])
+        try:
+            _read_all(reader, count, system, process)
+        finally:
+            sender.kill()
+            sender.wait()
+            reader.close()
+    return {**reader.seen.latency(int(scale.warm_seconds * 1e6)), "speed": reader.seen.speed()}
+
+
+def throughput(system: str, batch: int, bootstrap: str, scale: Scale, log: Path) -> dict[str, Any]:
+    """Pass on a backlog; how many records a second were visible."""
+    topics, count = new_topics(bootstrap), batch * scale.backlog_transactions
+    send(bootstrap, topics[0], 1, count + 1, 0)
+    reader = Reader(bootstrap, topics[1])
+    try:
+        with passing_on(system, bootstrap, topics, batch, log) as process:
+            _read_all(reader, count, system, process)
+    finally:
+        reader.close()
+    return {"speed": reader.seen.speed()}
+
+
+def _read_all(reader: Reader, count: int, system: str, process: Process) -> None:
+    reader.read_until(lambda: len(reader.seen.numbers) >= count, process)
+    reader.read()  # a record that came twice
+    reader.seen.check(count, exactly=system != SPARK)
+
+
+class TimedSpout(MemoryTransactionalSpout):
+    """Notes when transactions are committed, by the clock of this process, in seconds."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.committed_s: list[float] = []
+
+    def committed(self, batch: Any) -> None:
+        """Note the time."""
+        self.committed_s.append(time.perf_counter())
+        super().committed(batch)
+
+
+def transaction_ms(bootstrap: str, records: int, transactions: int, *, has_sink: bool) -> float:
+    """The median time of a transaction that counts records into a Delta table, and publishes them if `has_sink`."""
+    rows = [(f"word-{number % 1_000}", b"." * 100) for number in range(records)] * transactions
+    spout = TimedSpout([rows], "word string, payload binary", take=records)
+    with tempfile.TemporaryDirectory(prefix="sinks-") as folder:
+        _, target = new_topics(bootstrap)
+        builder = TransactionalTopologyBuilder(f"to-{target}", "records", spout)
+        counts = DeltaMapState(f"{folder}/counts", "word string").count()
+        builder.set_committer_bolt("counts", counts).fields_grouping("records", "word")
+        if has_sink:
+            builder.set_sink("out", KafkaSink(bootstrap, target, value="payload")).shuffle_grouping("records")
+        config = {"stop_when_drained": True, "max_spout_pending": 1}
+        run_topology(builder.build(), store=f"sqlite:///{folder}/store.db", config=config, master="none")
+    gaps_s = [end - start for start, end in pairwise(spout.committed_s)]
+    return 1e3 * percentile(gaps_s[len(gaps_s) // 5 :], 50)
+
+
+def added(records: int, bootstrap: str, scale: Scale) -> dict[str, Any]:
+    """The same transactions without a sink and with one, one after the other."""
+    without_ms, with_ms = (
+        transaction_ms(bootstrap, records, scale.added_transactions, has_sink=has_sink) for has_sink in (False, True)
+    )
+    return {"without_ms": without_ms, "with_ms": with_ms, "added_ms": with_ms - without_ms}
+
+
+def rows_of(scale: Scale, systems: Sequence[str]) -> Iterator[tuple[str, str, int]]:
+    """What, which system, and how many records: each row of a round, those that are compared beside each other."""
+    for rate in scale.rates:
+        yield from (("latency", system, rate) for system in systems)
+    for batch in scale.rates:
+        # Kafka Streams has no size of a transaction: it commits by time.
+        yield from (
+            ("throughput", system, batch) for system in systems if system != STREAMS or batch == scale.rates[-1]
+        )
+    yield from (("added", OURS, rate) for rate in scale.rates if rate < 200_000 and OURS in systems)
+
+
+def measure(row: tuple[str, str, int], bootstrap: str, scale: Scale, log: Path) -> Mapping[str, float]:
+    """Measure one row. Raises `WrongResult` if a record is missing, or came twice where it may not."""
+    what, system, records = row
+    if what == "added":
+        return added(records, bootstrap, scale)
+    return (latency if what == "latency" else throughput)(system, records, bootstrap, scale, log)
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """A line for each row over its rounds: least, median and most of each figure."""
+    for key in dict.fromkeys((row["what"], row["system"], row["records"]) for row in rows):
+        rounds = [row for row in rows if (row["what"], row["system"], row["records"]) == key]
+        names = [name for name in rounds[0] if name not in ("what", "system", "records", "round")]
+        spreads = {name: asdict(Spread.of([row[name] for row in rounds])) for name in names}
+        figures = (
+            f"{name} {' … '.join(f'{figure:,.1f}' for figure in spread.values())}" for name, spread in spreads.items()
+        )
+        yield key[0], f"{key[2]:,}", key[1], ", ".join(figures)
+
+
+def show(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print the summary."""
+    table = Table("what", "records", "system", "least … median … most", title="sinks", title_justify="left")
+    for line in summary(rows):
+        table.add_row(*line)
+    console.print(table)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure every row, as often as there are rounds, and write all down. A row that fails is said, and left out."""
+    parser = argparse.ArgumentParser(prog="python -m bench sinks", description=__doc__)
+    parser.add_argument("--short", action="store_true", help="a minute or two: one rate, one round, few records")
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help=f"some of {','.join(SYSTEMS)}")
+    parser.add_argument("--rounds", type=int, help=f"{WHOLE.rounds}, in a short run {SHORT.rounds}")
+    parser.add_argument("--output", type=Path, help="the folder of sinks.json")
+    options = parser.parse_args(arguments)
+    scale = SHORT if options.short else WHOLE
+    output = options.output or (Path("artifacts/performance") if options.short else page.FOLDER)
+    console, failed, rows = Console(width=None if sys.stdout.isatty() else WIDTH), list[str](), list[dict[str, Any]]()
+    command = " ".join(["python -m bench sinks", *(["--short"] if options.short else [])])
+    DELTA_JARS.files()  # downloads are not measured
+    with LocalBroker(heap_mb=1024) as broker, tempfile.TemporaryDirectory(prefix="sinks-") as folder:
+        for number in range(1, (options.rounds or scale.rounds) + 1):
+            for row in rows_of(scale, options.systems.split(",")):
+                what, system, records = row
+                log = Path(folder) / f"{what}-{system}-{records}-{number}.log"
+                try:
+                    figures = measure(row, broker.bootstrap, scale, log)
+                except WrongResult as error:
+                    failed.append(f"{what} {system} {records}: {error}")
+                    console.print(failed[-1], *log.read_text("utf-8").splitlines()[-5:], sep="\n")
+                    continue
+                rows.append({"what": what, "system": system, "records": records, "round": number, **figures})
+                save({**heading("sinks", command), "rows": rows}, output)
+                console.print(f"round {number}: {what} {system} {records:,}: {figures}")
+    show(rows, console)
+    if failed:
+        raise SystemExit(f"failed: {'; '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
