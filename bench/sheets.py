@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import gear_sheets, model
+from bench import gear_sheets, model, sink_sheets
 from bench.scale_targets import scale_targets
 from bench.targets import TIMES, Documents, ages, formatted, targets
 
@@ -253,6 +253,16 @@ def scale_sheet(documents: Documents) -> Sheet:
     return Sheet("Large batches, large tables", ("what", "target", "reached", ""), rows)
 
 
+def sink_sheets_of(documents: Documents) -> list[Sheet]:
+    """Records passed on from Kafka to Kafka, beside what that is to reach."""
+    rows = documents.get("sinks", {}).get("rows", [])
+    measured = Sheet("Sinks", sink_sheets.COLUMNS, list(sink_sheets.sink_rows(rows)))
+    if not rows:
+        return [measured]
+    reached = [(goal.what, goal.wanted, goal.shown, MET[goal.is_met]) for goal in sink_sheets.sink_targets(rows)]
+    return [measured, Sheet("Sinks: targets", ("what", "target", "reached", ""), reached)]
+
+
 def gear_sheets_of(documents: Documents) -> list[Sheet]:
     """Batches from one message to 200,000 and partitions from 4 to 512, beside what they are to reach."""
     targets_of = gear_sheets.gear_targets(documents) if "gears" in documents else ()
@@ -316,6 +326,7 @@ def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
         "grid": lambda: _linked("grid", documents) + _loads("grid", documents) + shown(grid_sheet(documents)),
         "scale": lambda: _linked("scale", documents) + _loads("scale", documents) + shown(scale_sheet(documents)),
         "gears": lambda: _linked("gears", documents) + shown(*gear_sheets_of(documents)),
+        "sinks": lambda: _linked("sinks", documents) + shown(*sink_sheets_of(documents)),
         "failures": lambda: shown(failures_sheet(documents)),
         "constants": lambda: shown(constants_sheet(documents)),
         "predictions": lambda: shown(predictions_sheet(documents)),
@@ -340,6 +351,7 @@ def all_sheets(documents: Documents) -> Iterator[Sheet]:
         yield from _contest(part, documents)
     yield from (
         *gear_sheets_of(documents),
+        *sink_sheets_of(documents),
         grid_sheet(documents),
         scale_sheet(documents),
         steady_sheet(documents),

@@ -15,7 +15,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import page
-from bench.figures import Spread, percentile
+from bench.figures import percentile
 from bench.report import WIDTH
 from bench.results import heading, save
 from bench.rounds import WrongResult
 from bench.sink_programs import PARTITIONS, now_us, number_of, send, sent_us, streams_command
+from bench.sink_sheets import COLUMNS, sink_rows
 from sinks import KafkaSink
 from spouts import MemoryTransactionalSpout
 from spouts.kafka_admin import create_topic
@@ -277,22 +278,10 @@ def measure(row: tuple[str, str, int], bootstrap: str, scale: Scale, log: Path) 
     return (latency if what == "latency" else throughput)(system, records, bootstrap, scale, log)
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """A line for each row over its rounds: least, median and most of each figure."""
-    for key in dict.fromkeys((row["what"], row["system"], row["records"]) for row in rows):
-        rounds = [row for row in rows if (row["what"], row["system"], row["records"]) == key]
-        names = [name for name in rounds[0] if name not in ("what", "system", "records", "round")]
-        spreads = {name: asdict(Spread.of([row[name] for row in rounds])) for name in names}
-        figures = (
-            f"{name} {' … '.join(f'{figure:,.1f}' for figure in spread.values())}" for name, spread in spreads.items()
-        )
-        yield key[0], f"{key[2]:,}", key[1], ", ".join(figures)
-
-
 def show(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print the summary."""
-    table = Table("what", "records", "system", "least … median … most", title="sinks", title_justify="left")
-    for line in summary(rows):
+    """Print a line for each row over its rounds."""
+    table = Table(*COLUMNS, title="Sinks", title_justify="left")
+    for line in sink_rows(rows):
         table.add_row(*line)
     console.print(table)
 

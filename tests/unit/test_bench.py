@@ -28,6 +28,7 @@ from bench import (
     results,
     sampling,
     sink_programs,
+    sink_sheets,
     sinks,
     streams,
     windows,
@@ -380,7 +381,8 @@ def test_rows_of_sinks_are_summed_up_over_their_rounds() -> None:
     rows = [
         {"what": "latency", "system": "ours", "records": 1_000, "round": n, "p50_ms": ms} for n, ms in ((1, 9), (2, 7))
     ]
-    assert list(sinks.summary(rows)) == [("latency", "1,000", "ours", "p50_ms 7.0 … 8.0 … 9.0")]
+    assert list(sink_sheets.sink_rows(rows)) == [("latency", "1,000", "ours", "p50 7.0 … 8.0 … 9.0 ms")]
+    assert [target.is_met for target in sink_sheets.sink_targets(rows)] == [True, None, None, None]
     assert sum(what == "throughput" for what, _, _ in sinks.rows_of(sinks.WHOLE, sinks.SYSTEMS)) == 7
 
 
