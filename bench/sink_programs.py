@@ -1,8 +1,8 @@
 """The programs of `python -m bench sinks`, each in a process of its own: what passes records on, and what sends them.
 
-A record's value begins with when it was sent, in microseconds since 1970, and its number, both in sixteen digits. So
-whoever reads it knows how long it took, and that each number came once. Probes, sent until the first record comes
-through, have the number 0.
+A record's value begins with when it was sent, in microseconds of the machine's clock, and its number, both in sixteen
+digits. So whoever reads it knows how long it took, and that each number came once. Probes, sent until the first record
+comes through, have the number 0.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _TICK_S = 0.01
 
 
 def now_us() -> int:
-    """Microseconds since 1970, which processes of one machine share."""
-    return time.time_ns() // 1_000
+    """Microseconds since the machine was started, which its processes share."""
+    return time.monotonic_ns() // 1_000
 
 
 def record_of(number: int) -> bytes:
@@ -59,9 +59,7 @@ def send(bootstrap: str, topic: str, start: int, end: int, rate: int) -> None:
         for number in range(next_number, due):
             _send_one(producer, topic, number)
         next_number = due
-        producer.poll(0)
-        if rate and next_number < end:
-            time.sleep(_TICK_S)
+        producer.poll(_TICK_S if rate else 0)
     producer.flush()
 
 
