@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transactional.core.ports import PersistentAggregate, Sink, Spout, SpoutMaker, State
-from transactional.core.ports.dead_letters import check_dead_letters
+from transactional.core.ports.dead_letters import check_dead_letters, check_letter_sink
 from transactional.model.arrow.zones import check_naive_times
 from transactional.model.config import check_options
 from transactional.model.config_sources import load_config
@@ -163,6 +163,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         self.topology_id, self._spouts = topology_id, DeclaredSpouts()
         self._bolts: dict[str, BoltDeclarer] = {}
         self._dead_letters: State | None = None
+        self._letter_sink: Sink | None = None
         self._provider: str | None = None
         self.event_times: dict[str, EventTime] = {}
         self._default_time: EventTime | None = None
@@ -294,18 +295,19 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
             )
         return self._declare(sink_id, SinkBolt(sink), parallelism, None)
 
-    def set_dead_letters(self, state: State) -> None:
+    def set_dead_letters(self, state: State, sink: Sink | None = None) -> None:
         """Set tuples aside if a bolt fails on them `attempts_max` times, instead of ending the run with its error.
 
         `state` is a `DeadLetterTable`. Such a tuple is skipped from then on, wherever it occurs in the batch, and
         written to the table once, with the transaction commit. An error that can't be attributed to a single tuple (in
-        `finish_batch`, in a bolt on DataFrames, in a spout) still ends the run. Raises `ConfigError` for a state of
-        another shape.
+        `finish_batch`, in a bolt on DataFrames, in a spout) still ends the run. With `sink` new letters are published,
+        too: a `KafkaSink` of the fields that the table has. Raises `ConfigError` for a state of another shape.
         """
         check_dead_letters(state)
+        check_letter_sink(sink)
         if DEAD_LETTERS in self._bolts:
             raise ConfigError(f"component id {DEAD_LETTERS!r} is used by a bolt; rename it")
-        self._dead_letters = state
+        self._dead_letters, self._letter_sink = state, sink
 
     def set_event_time(
         self,
@@ -397,6 +399,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
             dict(options or {}),
             check_options(config or {}),
             self._dead_letters,
+            self._letter_sink,
             event_times=self._all_event_times(),
             naive_times=self.naive_times,
             view=_view,

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from transactional.core.ports import PersistentAggregate, Sink, Spout, State, TupleAggregate, Windowed
+from transactional.core.ports.dead_letters import LETTER_FIELDS
 from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.batch import PartitionId
 from transactional.model.config import TopologyConfig
@@ -182,6 +183,8 @@ class Topology:
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     dead_letters: State | None = None
+    letter_sink: Sink | None = None
+    """The sink that publishes new dead letters, beside their table."""
     state_provider: str | None = None
     """The provider of the states that stateful bolts were not given. None if there are none."""
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
@@ -253,8 +256,9 @@ class Topology:
 
     @property
     def sinks(self) -> dict[str, Sink]:
-        """The sinks by the ids of their components."""
-        return {component.id: component.sink for component in self.components if component.sink is not None}
+        """The sinks by the ids of their components; that of dead letters is the last one."""
+        sinks = {component.id: component.sink for component in self.components if component.sink is not None}
+        return sinks if self.letter_sink is None else sinks | {DEAD_LETTERS: self.letter_sink}
 
     def sinks_fingerprint(self) -> dict[str, Any]:
         """Return the part of the fingerprint for the sinks, which are prepared."""
@@ -332,8 +336,11 @@ class Topology:
 
     def _sink_fingerprint(self, name: str, sink: Sink) -> dict[str, Any]:
         """Return the target and form of a sink's records, and their fields, which every input of the sink has."""
-        grouping = self.component(name).inputs[0]
-        fields = self.output_of(grouping.source, grouping.stream)
+        if name == DEAD_LETTERS:
+            fields = LETTER_FIELDS
+        else:
+            grouping = self.component(name).inputs[0]
+            fields = self.output_of(grouping.source, grouping.stream)
         return {**sink.identity(), "fields": str(sink.record_fields(fields))}
 
     @contextmanager

@@ -251,6 +251,7 @@ def test_deaths_at_points_of_publishing(bootstrap: str, tmp_path: Path) -> None:
 def test_records_that_the_topic_would_refuse_are_dead_letters(bootstrap: str, tmp_path: Path) -> None:
     """The largest record that tasks let pass is one that the broker takes."""
     topic = new_topic(bootstrap, 3, {"max.message.bytes": "5000", "cleanup.policy": "compact"})
+    lost = new_topic(bootstrap)
     keyless = [(None, "b", 0), (None, None, 0)]
     good = [("cat", '"' + "a" * 3982 + '"', 2), ("dog", None, None)]
     rows_in = [*keyless, *good, ("cat", '"' + "a" * 3983 + '"', 2), ("emu", '"c"', 3)]
@@ -259,7 +260,8 @@ def test_records_that_the_topic_would_refuse_are_dead_letters(bootstrap: str, tm
     builder.set_bolt("named", lambda row: (*row, "7"), output=f"{spout.output}, no string").shuffle_grouping("rows")
     sink = KafkaSink(bootstrap, topic, key="word", value="text", headers={"no": "no"}, partition="part")
     builder.set_sink("alerts", sink).shuffle_grouping("named")
-    builder.set_dead_letters(DeadLetterTable(tmp_path / "letters"))
+    letters = KafkaSink(bootstrap, lost, key="component", value=JsonValue("transaction", "number", "error"))
+    builder.set_dead_letters(DeadLetterTable(tmp_path / "letters"), letters)
     config = TopologyConfig(stop_when_drained=True, attempts_max=1, retry_pause_ms=1)
     run_topology(builder.build(), store=f"sqlite:///{tmp_path}/store.db", config=config, master="none")
     published = {str(seen.key): seen for seen in visible_records(bootstrap, topic, 3)}
@@ -269,6 +271,9 @@ def test_records_that_the_topic_would_refuse_are_dead_letters(bootstrap: str, tm
     for reason in ("makes a record of 4001 bytes", "the partition, is 3", "'word', the key, is NULL"):
         assert any(reason in error for error in errors)
     assert len(errors) == 4
+    published_letters = visible_records(bootstrap, lost, 1)
+    assert [seen.key for seen in published_letters] == ["alerts"] * 4
+    assert sorted(str(seen.value["error"]) for seen in published_letters) == sorted(errors)
 
 
 def test_records_that_the_topic_refuses_after_the_decision_are_set_aside(

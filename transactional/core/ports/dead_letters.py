@@ -13,7 +13,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from transactional.core.ports import DeadLetter, State
+from transactional.core.ports import DeadLetter, Sink, State
 from transactional.core.store.rules import storable
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import ConfigError, CorruptRecord
@@ -27,6 +27,20 @@ LETTER_VALUES = "component string, source string, stream string, tuple string, e
 
 `tried_again_in` is the transaction in which the letter was sent to its bolt again.
 """
+
+
+LETTER_FIELDS = Schema.parse(f"{LETTER_KEY}, {LETTER_VALUES}")
+"""The fields of a letter that is published: those of a row of the table."""
+
+
+def check_letter_sink(sink: Sink | None) -> None:
+    """Raise `ConfigError` unless the sink can publish dead letters."""
+    if sink is not None:
+        if not isinstance(sink, Sink):
+            raise ConfigError(
+                f"set_dead_letters: sink= takes a sink such as KafkaSink('host:9092', 'topic'); got {sink!r}"
+            )
+        sink.check_input(LETTER_FIELDS, used_by="sink 'dead-letters'")
 
 
 def check_dead_letters(state: State) -> None:

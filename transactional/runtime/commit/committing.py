@@ -17,7 +17,7 @@ from transactional.runtime.commit.bolt_steps import BoltStep
 from transactional.runtime.commit.commit_steps import CommitContext, CommitStep, error_of_tasks
 from transactional.runtime.commit.exchange import CommitExchange
 from transactional.runtime.commit.executor_choice import StepExecutorChoice
-from transactional.runtime.commit.sink_step import SinkStep
+from transactional.runtime.commit.sink_step import SinkStep, letter_records
 from transactional.runtime.commit.update_steps import update_step
 from transactional.runtime.tasks.letter_retries import batch_of_letter, subscription, takes_letters
 from transactional.runtime.tasks.program import NoReader, Record, make_program
@@ -98,6 +98,10 @@ class CommitPhase:
                 step_executors[component.id] = str(choice)
         if self.topology.dead_letters is not None:
             self.topology.dead_letters.put(attempt, letter_rows(attempt, exchange.letters, processed.tried_again))
+        if self.topology.letter_sink is not None and exchange.letters:
+            exchange.outbox |= letter_records(
+                self.topology.letter_sink, attempt, letter_rows(attempt, exchange.letters)
+            )
         self._make_durable()
         for info, operator in exchange.stateful:
             try:

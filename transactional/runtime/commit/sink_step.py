@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from typing import Any
+
 import pyarrow as pa
 
+from transactional.core.ports import Sink
+from transactional.core.ports.dead_letters import LETTER_FIELDS
+from transactional.core.store.outbox import SinkRecords
+from transactional.model.arrow.conversions import arrow_schema
 from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import SchemaMismatch
+from transactional.model.names import DEAD_LETTERS
+from transactional.model.user_code.tuples import Key
 from transactional.runtime.commit.bolt_steps import BoltStep
 from transactional.runtime.commit.commit_steps import CommitContext
 from transactional.runtime.commit.commit_task import CommitTask
@@ -14,6 +25,8 @@ from transactional.runtime.tasks.operators import ArrowBatchOperator
 from transactional.topology.bolts.sink_bolt import SinkBolt
 from transactional.topology.steps import Step
 from transactional.topology.topology import Component
+
+_log = logging.getLogger(__name__)
 
 
 class SinkStep(BoltStep):
@@ -45,3 +58,17 @@ class SinkStep(BoltStep):
             assert isinstance(operator.bolt, SinkBolt)
             self._records += operator.bolt.records
             self._staged += operator.bolt.staged
+
+
+def letter_records(
+    sink: Sink, attempt: TransactionAttempt, letters: Mapping[Key, tuple[Any, ...]]
+) -> dict[str, SinkRecords]:
+    """Return the records of new dead letters. A letter that the target would refuse is in its table only."""
+    schema, records = arrow_schema(LETTER_FIELDS), list[pa.Table]()
+    for key, columns in letters.items():
+        letter = dict(zip(schema.names, (*key, *columns), strict=True))
+        try:
+            records.append(sink.encode(pa.RecordBatch.from_pylist([letter], schema)))
+        except SchemaMismatch as error:
+            _log.warning("dead letter %d of transaction %d is not published: %s", key[1], attempt.txid, error)
+    return {DEAD_LETTERS: encode_payload(sink.stage(attempt, pa.concat_tables(records)))} if records else {}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from transactional.core.ports import PersistentAggregate, State
+from transactional.core.ports import PersistentAggregate, Sink, State
 from transactional.core.ports.dead_letters import check_dead_letters
 from transactional.model.errors import ConfigError
 from transactional.model.groupings import DEFAULT_STREAM, Grouping, GroupingKind
@@ -139,7 +139,7 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         _connect(topology)
         return topology
 
-    def set_dead_letters(self, state: State) -> None:
+    def set_dead_letters(self, state: State, sink: Sink | None = None) -> None:
         """Store messages that have failed more than `message_retries_max` times, which are lost otherwise. For
         at-least-once.
 
@@ -151,7 +151,12 @@ class TopologyBuilder(TransactionalTopologyBuilder):
                 f"topology {self.topology_id!r} is {self.guarantee.value}{', without ackers' * (self.ackers == 0)}: "
                 "it does not follow its messages, so none becomes a dead letter"
             )
-        super().set_dead_letters(state)
+        if sink is not None and self.guarantee is not Guarantee.EXACTLY_ONCE:
+            raise ConfigError(
+                f"topology {self.topology_id!r} is {self.guarantee.value}: its dead letters are in their table alone, "
+                "without a sink"
+            )
+        super().set_dead_letters(state, sink)
 
     def _check_spout(self) -> None:
         if self.spout.reader().refuses_records:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
-from transactional.core.ports import Spout, SpoutMaker, State
-from transactional.core.ports.dead_letters import check_dead_letters
+from transactional.core.ports import Sink, Spout, SpoutMaker, State
+from transactional.core.ports.dead_letters import check_dead_letters, check_letter_sink
 from transactional.core.ports.several.spouts import SeveralSpouts
 from transactional.model.arrow.zones import check_naive_times
 from transactional.model.durations import Duration
@@ -52,6 +52,7 @@ class TridentTopology(NamesOfStreams):
         self._declarations = Declarations(topology_id)
         self._spouts: dict[str, Spout | SpoutMaker] = {}
         self._dead_letters: State | None = None
+        self._letter_sink: Sink | None = None
         self._queries: dict[str, DeclaredQuery] = {}
         self._event_times: dict[str, EventTime] = {}
         self._static_tables: dict[StaticTable, None] = {}
@@ -213,13 +214,15 @@ class TridentTopology(NamesOfStreams):
         self._static_tables[table] = None
         return StaticState(table, self._declarations)
 
-    def set_dead_letters(self, state: State) -> None:
+    def set_dead_letters(self, state: State, sink: Sink | None = None) -> None:
         """Set tuples aside if a step fails on them `attempts_max` times, instead of ending the run with its error.
 
-        `state` is a `DeadLetterTable`. Each row has the tuple that the failing component had received.
+        `state` is a `DeadLetterTable`. Each row has the tuple that the failing component had received. With `sink` new
+        letters are published, too: a `KafkaSink` of the fields that the table has.
         """
         check_dead_letters(state)
-        self._dead_letters = state
+        check_letter_sink(sink)
+        self._dead_letters, self._letter_sink = state, sink
 
     def build(
         self,
@@ -250,7 +253,7 @@ class TridentTopology(NamesOfStreams):
         declare(graph, builder, self.parallelism)
         builder.event_times.update(self._event_times)
         if self._dead_letters is not None:
-            builder.set_dead_letters(self._dead_letters)
+            builder.set_dead_letters(self._dead_letters, self._letter_sink)
         return self._with_queries(builder.build(strict=strict, options=options, config=config))
 
     def _with_queries(self, topology: Topology) -> Topology:
