@@ -100,8 +100,8 @@ def test_an_unknown_run_is_refused_before_anything_is_fenced(
     assert target.opened == 0
 
 
-def test_what_was_published_and_not_settled_is_settled(store: MemoryCoordinatorStore, target: Target) -> None:
-    """The process died between the publication and the store."""
+def die_after_publication(store: MemoryCoordinatorStore) -> None:
+    """A run that dies between the publication and the store."""
 
     class Dying(MemoryCoordinatorStore):
         def settle_sink(self, lease: Lease, sink: str, published: Publication) -> None:
@@ -111,7 +111,11 @@ def test_what_was_published_and_not_settled_is_settled(store: MemoryCoordinatorS
     with pytest.raises(Fenced):
         run(build(), dying)
     store._topologies = dying._topologies
-    assert newest(target).attempt.txid == 1
+
+
+def test_what_was_published_and_not_settled_is_settled(store: MemoryCoordinatorStore, target: Target) -> None:
+    die_after_publication(store)
+    assert target.published
     run(build(), store)
     assert target.published == PUBLISHED
 
@@ -199,6 +203,17 @@ def test_a_rewind_that_was_interrupted_is_finished(target: Target, dies: str, se
     go_back(store, second)
     run(build(), store)
     assert target.published == [*PUBLISHED, *PUBLISHED[second:]]
+
+
+def test_a_rewind_settles_first(store: MemoryCoordinatorStore, target: Target) -> None:
+    """A run has died between the publication and the store."""
+    die_after_publication(store)
+    sent = list(target.published)
+    with pytest.raises(ConfigError, match="--accept-sent"):
+        go_back(store, 0, accepts_sent=False)
+    go_back(store, 0)
+    run(build(), store)
+    assert target.published == [*sent, *PUBLISHED]
 
 
 def test_two_rewinds_in_a_row(store: MemoryCoordinatorStore, target: Target) -> None:
