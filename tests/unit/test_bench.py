@@ -27,9 +27,6 @@ from bench import (
     processes,
     results,
     sampling,
-    sink_programs,
-    sink_sheets,
-    sinks,
     streams,
     windows,
     works,
@@ -355,35 +352,6 @@ def results_files() -> list[Path]:
     found = sorted(Path(__file__).parents[2].glob("docs/performance/*.json"))
     assert found
     return found
-
-
-def test_records_that_were_passed_on_are_timed_from_when_they_were_sent_and_none_may_be_missing() -> None:
-    def record(number: int, sent_us: int) -> bytes:
-        return f"{sent_us:016}{number:016}".encode()
-
-    now = sink_programs.record_of(7)
-    assert (sink_programs.number_of(now), len(now)) == (7, sink_programs.RECORD_BYTES)
-    seen = sinks.Seen()
-    seen.add([record(sinks.PROBE, 500), record(1, 1_000), record(2, 4_000)], 9_000)
-    seen.add([record(3, 5_000)], 10_000)
-    assert (seen.probes, seen.speed()) == (1, 1_000)
-    assert seen.latency(2_000) == {"p50_ms": 5, "p99_ms": 5}
-    seen.check(3, exactly=True)
-    seen.add([record(3, 5_000)], 11_000)
-    seen.check(3, exactly=False)
-    with pytest.raises(WrongResult, match=r"^3 records were sent; 4 came, 3 of them different$"):
-        seen.check(3, exactly=True)
-    with pytest.raises(WrongResult, match=r"^4 records were sent; 4 came, 3 of them different$"):
-        seen.check(4, exactly=False)
-
-
-def test_rows_of_sinks_are_summed_up_over_their_rounds() -> None:
-    rows = [
-        {"what": "latency", "system": "ours", "records": 1_000, "round": n, "p50_ms": ms} for n, ms in ((1, 9), (2, 7))
-    ]
-    assert list(sink_sheets.sink_rows(rows)) == [("latency", "1,000", "ours", "p50 7.0 … 8.0 … 9.0 ms")]
-    assert [target.is_met for target in sink_sheets.sink_targets(rows)] == [True, None, None, None]
-    assert sum(what == "throughput" for what, _, _ in sinks.rows_of(sinks.WHOLE, sinks.SYSTEMS)) == 7
 
 
 def test_by_hand_and_by_trident_the_same_is_counted() -> None:
