@@ -147,6 +147,11 @@ def names_beside_the_port(checkout: Checkout) -> Places:
     return sorted(set(names_of_a_delta_state(checkout)) - ports)
 
 
+def methods_of_port(name: str) -> Callable[[Checkout], Places]:
+    """Return the figure of the methods and properties of a port's class, without those of its parts."""
+    return lambda checkout: sorted(methods_of(checkout.ports[name]))
+
+
 def probes(checkout: Checkout) -> Places:
     """Where a program looks at run time whether an object has the methods of a protocol."""
 
@@ -184,6 +189,8 @@ FIGURES: dict[str, Callable[[Checkout], Places | int]] = {
     "modules of states that state the opaque rule": opaque_rules,
     "modules of states that combine two values": combine_rules("state"),
     "and of the verifier": combine_rules("verifier"),
+    "methods of Spout": methods_of_port("Spout"),
+    "methods of State": methods_of_port("State"),
     "names of DeltaMapState with its bases": names_of_a_delta_state,
     "and without those of a port": names_beside_the_port,
     "protocols to look for at run time": lambda checkout: sorted(

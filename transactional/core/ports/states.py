@@ -1,8 +1,8 @@
 """The port of states: what every table that a topology writes offers the engine, and what else a state may offer.
 
 A committer writes its state in every transaction, in the commit phase. A state keeps previous values beside the current
-ones, so that a transaction that is replayed starts from the same values. Further abilities are methods with a default
-that is true of a state without them. Every state passes one contract suite, `check_state` in `transactional/testing/`,
+ones, so that a transaction that is replayed starts from the same values. What else a state can do are its parts
+(`state_parts`). Every state passes one contract suite, `check_state` in `transactional/testing/`,
 which users run on their own states, too.
 """
 
