@@ -51,6 +51,7 @@ class Journey:
     unread: list[Sale] = field(default_factory=list)
     sent_again: Counter[str] = field(default_factory=Counter)
     """How often the sale of each id was published before a rewind."""
+    is_rewound: bool = False
     plain: Plain = field(init=False)
     savepoint: Plain = field(init=False)
     options: ClassVar[tuple[str, ...]] = ()
@@ -121,6 +122,7 @@ class Journey:
         """What was read since will be read again, and published again."""
         ids, earlier_ids = (Counter[str](plain.tables()["ids"]) for plain in (self.plain, self.savepoint))
         self.sent_again += ids - earlier_ids
+        self.is_rewound = True
         self.unread += self.plain.read - self.savepoint.read
         self.plain = self.savepoint
 
@@ -156,7 +158,7 @@ class Journey:
             "letters": sorted(id_of(row["tuple"]) for row in rows["letters"] if row["tried_again_in"] is None),
         }
         if sinks := load_topology(self.target).sinks:
-            found |= published(sinks, rows, self.sent_again)
+            found |= published(sinks, rows, self.sent_again, is_rewound=self.is_rewound)
         if "open" in rows:
             open_windows, closed = windows(rows["open"]), windows(rows["closed"])
             found["windows"] = {**open_windows, **closed}
@@ -211,7 +213,9 @@ class StartedJourney(Journey):
             assert not leader.ends_within(0.5), leader.text
 
 
-def published(sinks: Iterable[str], rows: Mapping[str, list[Any]], sent_again: Counter[str]) -> dict[str, Any]:
+def published(
+    sinks: Iterable[str], rows: Mapping[str, list[Any]], sent_again: Counter[str], *, is_rewound: bool
+) -> dict[str, Any]:
     """Return how often the sale of each id was published, and closings whose newest record is not the table's row.
 
     Sales that are `sent_again` after a rewind count once less for each time. Windows that are open since a rewind have
@@ -227,7 +231,7 @@ def published(sinks: Iterable[str], rows: Mapping[str, list[Any]], sent_again: C
         values = [seen.value for seen in records[CLOSINGS]]
         newest = {(each["item"], datetime.fromisoformat(str(each["window_start"]))): each["count"] for each in values}
         closed = {(row["item"], row["window_start"]): row["count"] for row in rows["closed"]}
-        shown = {window: count for window, count in newest.items() if window in closed or not sent_again}
+        shown = {window: count for window, count in newest.items() if window in closed or not is_rewound}
         contents["wrong records of closings"] = sorted(shown.items() ^ closed.items())
     return contents
 
