@@ -45,7 +45,7 @@ class Tier(Enum):
     """What `make test` leaves out."""
 
 
-BUDGETS_S = {Tier.CHECK: 225.0, Tier.TEST: 945.0}
+BUDGETS_S = {Tier.CHECK: 225.0, Tier.TEST: 940.0}
 """For the tests alone, without collecting them, mypy and ruff. They only fall: the aims are 85 and 700."""
 
 
