@@ -84,6 +84,12 @@ def test_tuples_become_records(options: dict[str, Any], expected: list[Any]) -> 
     assert rows_of(limited(LIMITS, **options).encode(BATCH)) == expected
 
 
+def test_a_tombstone_takes_no_value_from_its_neighbors() -> None:
+    batch = pa.record_batch({"word": ["cat", "dog", "owl"], "is_gone": [True, False, None]})
+    records = limited(LIMITS, key="word", value="word", tombstone="is_gone").encode(batch)
+    assert rows_of(records) == [(b"cat", None), (b"dog", b"dog"), (b"owl", b"owl")]
+
+
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
