@@ -8,8 +8,8 @@ transactional id ends what was begun, and the marker in the control topic shows 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -21,14 +21,17 @@ from sinks.kafka.topics import TopicLimits
 from transactional.core.ports import PublishedRecords, SinkOwner
 from transactional.model.errors import ConfigError, RecordRefused
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Headers = list[tuple[str, str | bytes | None]]
 
 _COMMIT_S: Final = 30.0
 """How long a commit without an answer is repeated; then a new producer finds out."""
 _INIT_S: Final = 30.0
-_BY_KEY: Final = -1
+BY_KEY: Final = -1
 """The partition of a record whose key chooses it."""
-_POISON: Final = (
+POISON: Final = (
     *(KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG),
     *(KafkaError.INVALID_RECORD, KafkaError.POLICY_VIOLATION, KafkaError.INVALID_TIMESTAMP),
 )
@@ -88,14 +91,9 @@ class KafkaPublisher:
 
     def _produce_records(self, published: PublishedRecords) -> None:
         attempt, records = published.publication.attempt, published.records
-        headers: Headers = [("txid", str(attempt.txid)), ("attempt", str(attempt.attempt_id))]
-        columns = {name: column.to_pylist() for name, column in zip(records.column_names, records.columns, strict=True)}
-        names = [name for name in columns if name.startswith(HEADER)]
-        partitions = columns.get(PARTITION) or [None] * records.num_rows
-        more = zip(*(columns[name] for name in names), strict=True) if names else [()] * records.num_rows
-        for key, value, partition, contents in zip(columns[KEY], columns[VALUE], partitions, more, strict=True):
-            further = [(name.removeprefix(HEADER), content) for name, content in zip(names, contents, strict=True)]
-            self._produce(self._topic, key, value, headers + further, partition)
+        ours: Headers = [("txid", str(attempt.txid)), ("attempt", str(attempt.attempt_id))]
+        for key, content, headers, partition in split_records(records):
+            self._produce(self._topic, key, content, ours + headers, partition)
 
     def _produce(
         self,
@@ -103,12 +101,11 @@ class KafkaPublisher:
         key: bytes | None,
         value: bytes | None,
         headers: Headers | None,
-        partition: int | None = None,
+        partition: int = BY_KEY,
     ) -> None:
-        number = _BY_KEY if partition is None else partition
         while True:
             try:
-                self._producer.produce(topic, value, key, number, headers=headers)
+                self._producer.produce(topic, value, key, partition, headers=headers)
             except BufferError:
                 self._producer.poll(0.05)
                 continue
@@ -130,11 +127,11 @@ class KafkaPublisher:
         txids = [published.publication.attempt.txid for published in group]
         failed = f"sink {self._owner.sink!r} can't publish transactions {txids[0]} to {txids[-1]}"
         is_aborted = self._abort(error)
-        refused = next((failure for failure in self._failures if failure[0].code() in _POISON), None)
+        refused = next((failure for failure in self._failures if failure[0].code() in POISON), None)
         if is_aborted and refused is not None:
             code, message = refused
             raise RecordRefused(self._connection.redact(f"{failed}: {_describe(message)} is refused: {code.str()}"))
-        if is_aborted and error.code() in _POISON:
+        if is_aborted and error.code() in POISON:
             raise RecordRefused(self._connection.redact(f"{failed}: a record is refused: {error.str()}"))
         reason = error if not self._failures else self._failures[0][0]
         has_timed_out = time.monotonic() - self._began_s >= self._timeout_s
@@ -159,6 +156,17 @@ class KafkaPublisher:
     def _note_failure(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and error.code() != KafkaError._PURGE_QUEUE:
             self._failures.append((error, message))
+
+
+def split_records(records: pa.Table) -> Iterator[tuple[bytes | None, bytes | None, Headers, int]]:
+    """Yield key, value, headers and partition of each encoded record."""
+    columns = {name: column.to_pylist() for name, column in zip(records.column_names, records.columns, strict=True)}
+    names = [name for name in columns if name.startswith(HEADER)]
+    partitions = columns.get(PARTITION) or [None] * records.num_rows
+    contents = zip(*(columns[name] for name in names), strict=True) if names else [()] * records.num_rows
+    for key, content, partition, texts in zip(columns[KEY], columns[VALUE], partitions, contents, strict=True):
+        headers: Headers = [(name.removeprefix(HEADER), text) for name, text in zip(names, texts, strict=True)]
+        yield key, content, headers, BY_KEY if partition is None else partition
 
 
 def _describe(message: Message) -> str:

@@ -14,6 +14,7 @@ from sinks.kafka.control import ControlTopic
 from sinks.kafka.json_value import JsonValue
 from sinks.kafka.publisher import KafkaPublisher, TimeoutTooLong
 from sinks.kafka.record_encoding import HEADER, KEY, VALUE, FieldBytes, RecordForm
+from sinks.kafka.sender import sender_for
 from sinks.kafka.topics import TopicLimits, cluster_id, read_limits
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
 from transactional.model.errors import ConfigError, SinkUnavailable
@@ -36,6 +37,7 @@ class KafkaSink(Sink):
     """
 
     kind = "kafka sink"
+    can_send = True
 
     def __init__(
         self,
@@ -129,6 +131,10 @@ class KafkaSink(Sink):
                 error.is_fenced = True  # only another producer has another time-out
                 self._timeout_ms *= 2
             raise
+
+    def send(self, records: pa.Table) -> Mapping[int, str]:
+        assert self._limits is not None, "it is prepared"
+        return sender_for(self.connection, self._limits).send(records)
 
     def close(self) -> None:
         self._publisher = None

@@ -38,6 +38,7 @@ from transactional.model.plumbing.redaction import without_login
 from transactional.model.reading import StaticTable
 from transactional.model.schema import Schema
 from transactional.topology.bolts.bolts import Bolt
+from transactional.topology.bolts.following_bolt import FollowingBolt
 from transactional.topology.bolts.functions import BoltFunction, FunctionKind
 from transactional.topology.bolts.sink_bolt import SinkBolt
 from transactional.topology.bolts.stateful import StatefulBolt
@@ -260,6 +261,12 @@ class Topology:
         sinks = {component.id: component.sink for component in self.components if component.sink is not None}
         return sinks if self.letter_sink is None else sinks | {DEAD_LETTERS: self.letter_sink}
 
+    @property
+    def sending_sinks(self) -> tuple[Sink, ...]:
+        """The sinks of a topology that is at least once, which send in tasks and have no outbox."""
+        bolts = (component.bolt for component in self.components)
+        return tuple(bolt.sink for bolt in bolts if isinstance(bolt, FollowingBolt) and bolt.sink is not None)
+
     def sinks_fingerprint(self) -> dict[str, Any]:
         """Return the part of the fingerprint for the sinks, which are prepared."""
         return {name: self._sink_fingerprint(name, sink) for name, sink in self.sinks.items()}
@@ -353,7 +360,7 @@ class Topology:
         copy = replace(self, spout=self.spout.copy_unopened())
         try:
             copy.spout.open()
-            for sink in copy.sinks.values():
+            for sink in (*copy.sinks.values(), *copy.sending_sinks):
                 sink.prepare()
             yield copy
         finally:

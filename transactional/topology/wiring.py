@@ -301,7 +301,7 @@ class _Wiring:
         if isinstance(bolt, Windowing):
             bolt.check_inputs(name, inputs)
         if isinstance(bolt, SinkBolt):
-            _check_sink(declared.id, bolt.sink, inputs)
+            check_sink(declared.id, bolt.sink, inputs)
         if isinstance(bolt, Bolt):
             return
         if isinstance(bolt, BoltFunction):
@@ -345,7 +345,7 @@ class _Wiring:
                     )
 
 
-def _check_sink(name: str, sink: Sink, inputs: Sequence[tuple[Grouping, Schema]]) -> None:
+def check_sink(name: str, sink: Sink, inputs: Sequence[tuple[Grouping, Schema]]) -> None:
     """Raise `ConfigError` if the records of a sink can't be made of one of its inputs, or differ between them."""
     records = dict[frozenset[Field], tuple[str, Schema]]()
     for grouping, schema in inputs:

@@ -19,7 +19,7 @@ from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A visible record: its partition and key, its value as JSON, and the transaction in its headers."""
+    """A visible record: its partition and key, its value as JSON, and the transaction in its headers, 0 without."""
 
     partition: int
     key: str | None
@@ -46,7 +46,7 @@ def visible_records(bootstrap: str, topic: str, partitions: int) -> list[Seen]:
             name: int(value or 0) for name, value in dict(message.headers() or ()).items() if name in OUR_HEADERS
         }
         key, value = message.key(), json.loads(message.value() or b"null")
-        txid, attempt_id = headers["txid"], headers["attempt"]
+        txid, attempt_id = headers.get("txid", 0), headers.get("attempt", 0)
         records.append(Seen(partition, None if key is None else key.decode(), value, txid, attempt_id))
     consumer.close()
     return records

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from sinks import JsonValue, KafkaSink
+from sinks.kafka.control import control_topic
 from sinks.kafka.publisher import KafkaPublisher
 from spouts import OpaqueMemoryTransactionalSpout
 from spouts.kafka_admin import delete_topic
@@ -32,6 +33,7 @@ from transactional.core.ports import PublishedRecords
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, RecordRefused, StoreMismatch
 from transactional.model.attempt import TxId
+from transactional.reliable import TopologyBuilder
 from transactional.runtime.engine.rewinding import rewind
 from transactional.runtime.publishing.mending import set_aside
 from transactional.trident import Count, TridentTopology, tumbling
@@ -242,6 +244,22 @@ def test_many_records_go_through_a_file(bootstrap: str, topic: str, tmp_path: Pa
 
 
 @pytest.mark.long("processes that are killed, six times; the simulation has the same deaths")
+def test_a_sink_sends_at_least_once_without_an_outbox(bootstrap: str, tmp_path: Path) -> None:
+    """A record that the topic would refuse is a lost message, and no control topic is created."""
+    topic = new_topic(bootstrap, config={"max.message.bytes": "5000"})
+    builder = TopologyBuilder(f"sent-{topic}", guarantee="at-least-once")
+    words = [[("cat",), ("x" * 4_500,), ("dog",)]]
+    builder.set_spout("words", OpaqueMemoryTransactionalSpout(words, fields="word string", take=2))
+    sink = KafkaSink(bootstrap, topic, key="word", headers={"word": "word"})
+    builder.set_sink("alerts", sink, 2).shuffle_grouping("words")
+    config = TopologyConfig(stop_when_drained=True, message_retries_max=1)
+    store = f"sqlite:///{tmp_path}/store.db"
+    run_topology(builder.build(), store=store, config=config, master="none")
+    sent = visible_records(bootstrap, topic, 1)
+    assert sorted((seen.key, seen.value["word"]) for seen in sent) == [("cat", "cat"), ("dog", "dog")]
+    assert control_topic(f"sent-{topic}") not in AdminClient({"bootstrap.servers": bootstrap}).list_topics().topics
+
+
 def test_deaths_at_points_of_publishing(bootstrap: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**31)
     deaths = die_often(bootstrap, tmp_path / "topology", f"deaths-{seed}", "none", random.Random(seed))

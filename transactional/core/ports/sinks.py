@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transactional.core.store.outbox import Publication
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ class Sink(ABC):
     """True if a power cut would lose what `stage` has written, unless the topology is durable on disk."""
     can_go_back: ClassVar[bool] = False
     """True if `go_back` takes published records away. Otherwise they stay, and are published again after a rewind."""
+
+    can_send: ClassVar[bool] = False
+    """True if `send` sends records from tasks, as a topology that is at least once needs."""
 
     @property
     def target_name(self) -> str:
@@ -130,6 +134,14 @@ class Sink(ABC):
 
         Raises `SinkUnavailable` if nothing was published, `RecordRefused` for a record that the target never takes.
         """
+
+    def send(self, records: pa.Table) -> Mapping[int, str]:
+        """Send encoded records at least once, and return why the target refuses some, by their numbers.
+
+        Called in tasks of topologies that are at least once, on a sink that was prepared and never opened. Raises
+        `SinkUnavailable` if it is not known whether all others have arrived.
+        """
+        raise ConfigError(f"a {self.kind} can't send records at least once")
 
     def go_back(self, txid: TxId, fence_id: AttemptId) -> None:  # noqa: B027 - most targets can take nothing away
         """Take away what is published of later transactions than `txid`, as far as the target can, during a rewind.

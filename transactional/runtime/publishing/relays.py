@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -31,8 +31,14 @@ class Relays:
     """The relays of a topology. All methods but those of the threads are called by the driver's thread."""
 
     def __init__(
-        self, sinks: Mapping[str, Sink], store: CoordinatorStore, config: TopologyConfig, files: PayloadFolder
+        self,
+        sinks: Mapping[str, Sink],
+        store: CoordinatorStore,
+        config: TopologyConfig,
+        files: PayloadFolder,
+        sending_sinks: Sequence[Sink] = (),
     ) -> None:
+        self._sending_sinks = sending_sinks
         self.sinks, self._store, self._config, self._files = sinks, store, config, files
         self._relays: dict[str, Relay] = {}
         self._committed = threading.Condition()
@@ -49,6 +55,8 @@ class Relays:
                     f"sink {name!r} is a {sink.kind}, whose files have to survive a power cut, and the topology has "
                     f"durability={self._config.durability!r}: use durability='disk'"
                 )
+            sink.prepare()
+        for sink in self._sending_sinks:
             sink.prepare()
 
     def check(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:

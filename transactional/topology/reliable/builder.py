@@ -20,11 +20,12 @@ from transactional.topology.builder import BoltDeclarer, TransactionalTopologyBu
 from transactional.topology.reliable.acker import ACK_STREAM, ACKER, Acker
 from transactional.topology.reliable.bolts import RichBolt
 from transactional.topology.reliable.running import RunningBolt, UntrackedBolt
+from transactional.topology.reliable.sending_bolt import SendingBolt
 from transactional.topology.reliable.tracking import Reception, TrackedBolt
 from transactional.topology.stages import plan_stages
-from transactional.topology.topology import AnyBolt, Component, Topology
+from transactional.topology.topology import AnyBolt, Component, Topology, visible_fields
 from transactional.topology.windows.windowed import WindowedBolt
-from transactional.topology.wiring import check_states, wire
+from transactional.topology.wiring import check_sink, check_states, wire
 
 _KEEPING_STATES = (PersistentAggregate, StatefulBolt, WindowedBolt)
 """The components that keep a state, however they are added; any other keeps one if it is given one."""
@@ -98,10 +99,7 @@ class TopologyBuilder(TransactionalTopologyBuilder):
     def _declare(self, bolt_id: str, bolt: AnyBolt, parallelism: int, state: State | None) -> BoltDeclarer:
         """Add a component, which keeps a state only with exactly once. Raises `ConfigError`."""
         if isinstance(bolt, SinkBolt) and self.guarantee is not Guarantee.EXACTLY_ONCE:
-            raise ConfigError(
-                f"sink {bolt_id!r} publishes what a transaction commit has stored, and topology {self.topology_id!r} "
-                f"is {self.guarantee.value}: sinks need guarantee='exactly-once'"
-            )
+            bolt = self._sending_bolt(bolt_id, bolt.sink)
         keeps_state = state is not None or isinstance(bolt, _KEEPING_STATES)
         if keeps_state and self.guarantee is not Guarantee.EXACTLY_ONCE:
             raise ConfigError(
@@ -110,6 +108,14 @@ class TopologyBuilder(TransactionalTopologyBuilder):
                 "twice; put the bolt into such a topology over the same source"
             )
         return super()._declare(bolt_id, bolt, parallelism, state)
+
+    def _sending_bolt(self, sink_id: str, sink: Sink) -> SendingBolt:
+        if self.guarantee is Guarantee.AT_MOST_ONCE or not sink.can_send:
+            raise ConfigError(
+                f"sink {sink_id!r} is in topology {self.topology_id!r}, which is {self.guarantee.value}; a {sink.kind} "
+                f"needs guarantee={'at-least-once' if sink.can_send else 'exactly-once'!r}"
+            )
+        return SendingBolt(sink)
 
     def build(
         self,
@@ -212,6 +218,10 @@ def _connect(topology: Topology) -> None:
     for component in running:
         bolt: Any = component.bolt
         bolt.origins = [grouping.shown_origin for grouping in component.inputs]
+        if isinstance(bolt.bolt, SendingBolt):
+            inputs = [(grouping, visible_fields(topology.output_of(*grouping.origin))) for grouping in component.inputs]
+            check_sink(component.id, bolt.bolt.sink, inputs)
+            bolt.bolt.inputs = {grouping.shown_origin: schema for grouping, schema in inputs}
         bolt.direct = _direct_targets(running, component.id)
     if not topology.follows_messages:
         return

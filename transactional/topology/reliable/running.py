@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NoReturn
 
 import pyarrow as pa
 
+from transactional.core.ports import Sink
 from transactional.model.arrow import arrow_schema, batch_from_rows, batch_from_values, origin_of
 from transactional.model.arrow.batch_tuples import tuples
 from transactional.model.attempt import TransactionAttempt
@@ -25,6 +26,7 @@ from transactional.topology.bolts.bolts import BasicBolt, OutputCollector, Topol
 from transactional.topology.bolts.following_bolt import FollowingBolt
 from transactional.topology.bolts.functions import BoltFunction
 from transactional.topology.reliable.bolts import Anchors, RichBolt
+from transactional.topology.reliable.sending_bolt import SendingBolt
 
 
 class StreamBuffer:
@@ -105,7 +107,13 @@ class RunningBolt(FollowingBolt):
     def kind(self) -> str:
         """The kind of the bolt, as `describe` shows it."""
         is_function = isinstance(self.bolt, BoltFunction)
+        if isinstance(self.bolt, SendingBolt):
+            return str(self.bolt.sink.kind)
         return "function of a Tuple" if is_function else type(self.bolt).__name__
+
+    @property
+    def sink(self) -> Sink | None:
+        return self.bolt.sink if isinstance(self.bolt, SendingBolt) else None
 
     @property
     def acks_itself(self) -> bool:

@@ -43,6 +43,7 @@ class WordSink(Sink):
     """Publishes the field `word`. A "bad" one can't be encoded."""
 
     kind = "word sink"
+    can_send = True
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -81,6 +82,13 @@ class WordSink(Sink):
         for each in group:
             target.published.append((each.publication.attempt.txid, each.records.column("word").to_pylist()))
         target.position = SinkPosition(self.owner.store_id, group[-1].publication)
+
+    def send(self, records: pa.Table) -> Mapping[int, str]:
+        target, words = TARGETS[self.target], records.column("word").to_pylist()
+        if target.errors:
+            raise target.errors.pop(0)
+        target.published.append((0, [word for word in words if word != "refused"]))
+        return {number: "too rude" for number, word in enumerate(words) if word == "refused"}
 
     def _start(self, method: str) -> None:
         target = TARGETS[self.target]

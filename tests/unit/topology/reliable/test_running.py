@@ -9,14 +9,16 @@ from typing import Any, ClassVar
 
 import pytest
 
+from sinks import DeltaSink, KafkaSink
 from spouts.memory import MemoryTransactionalSpout
 from state.dead_letters import DeadLetterTable
 from state.memory import MemoryMapState, MemoryTable
+from tests.unit.runtime.publishing.word_sink import TARGETS, Target, WordSink
 from tests.unit.topology.reliable.runs import committed, fresh, mails, run
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
 from transactional.core.machine.protocol import ProcessingSucceeded, RecordCommit, StartProcessing
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.errors import BoltFailed, ConfigError, OperatingError, RetriesExhausted
+from transactional.errors import BoltFailed, ConfigError, OperatingError, RetriesExhausted, SinkUnavailable
 from transactional.model.user_code.failures import TaskFailed
 from transactional.model.user_code.tuples import Tuple
 from transactional.reliable import TopologyBuilder
@@ -351,3 +353,29 @@ def test_the_batches_of_a_run_are_processed_as_they_were_recorded() -> None:
     batches = committed(store)
     assert [each.batch.again for each in started] == [batches[txid].again for txid in sorted(batches)]
     assert any(each.batch.again for each in started)
+
+
+def test_a_sink_sends_in_its_tasks_and_acks_what_has_arrived() -> None:
+    """A word that can't be encoded, or is refused, comes again alone; an outage repeats the batch and uses no tries."""
+    TARGETS["mails"] = target = Target()
+    target.errors = [SinkUnavailable("the target is away"), SinkUnavailable("it is still away")]
+    builder = TopologyBuilder("mails", guarantee="at-least-once")
+    builder.set_spout("words", MemoryTransactionalSpout([[("a",), ("bad",), ("refused",), ("b",)]], "word string", 9))
+    builder.set_sink("send", WordSink("mails")).shuffle_grouping("words")
+    store = run(builder.build(), message_retries_max=1)
+    assert target.published[0] == (0, ["a", "b"])
+    assert [words for _, words in target.published[1:]] == [[]], "only what was refused comes again"
+    batches = committed(store)
+    assert [(message.error, message.tries) for message in batches[1].pending] == [("a bad word", 1), ("too rude", 1)]
+    assert sum(batch.lost for batch in batches.values()) == 2
+    assert target.errors == []
+
+
+def test_a_sink_that_can_not_send_needs_exactly_once() -> None:
+    builder = TopologyBuilder("mails", guarantee="at-least-once")
+    builder.set_spout("words", MemoryTransactionalSpout([[("a",)]], "word string", 9))
+    with pytest.raises(ConfigError, match="which is at-least-once; a delta sink needs guarantee='exactly-once'"):
+        builder.set_sink("rows", DeltaSink("/nowhere"))
+    builder.set_sink("send", KafkaSink("host:9092", "t", key="wrod")).shuffle_grouping("words")
+    with pytest.raises(ConfigError, match="sink 'send' behind 'words' uses field 'wrod'"):
+        builder.build()
