@@ -101,8 +101,6 @@ class MemoryCoordinatorStore:
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
-    # --- leases -------------------------------------------------------------------------------------------------
-
     def acquire(
         self,
         topology_id: str,
@@ -178,8 +176,6 @@ class MemoryCoordinatorStore:
             topology = self._topologies.get(topology_id, MemoryTopology("{}"))
             return desired_of(topology.desired, topology.stop_at_ms, self._clock.wall_ms())
 
-    # --- transactions -------------------------------------------------------------------------------------------
-
     def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool, alone: bool = False) -> None:
         """Store a new attempt as the current one of its txid; give up those in flight at this and, unless it comes
         `alone`, at later txids."""
@@ -248,18 +244,22 @@ class MemoryCoordinatorStore:
             return None
 
     def settle_sink(self, lease: Lease, sink: str, published: Publication) -> None:
+        """Note the newest publication of a sink, and delete its outbox rows up to that transaction."""
         with self._check_lease(lease) as topology:
             settle(topology, sink, published)
 
     def place_sink(self, lease: Lease, sink: str, boundary: Boundary | None) -> None:
+        """Set how far a sink is, or delete it with all of its rows."""
         with self._check_lease(lease) as topology:
             place(topology, sink, boundary)
 
     def set_aside(self, lease: Lease, row: OutboxRow, letters: SinkRecords, remaining: SinkRecords | None) -> None:
+        """Move records of an outbox row to the letters of the sink."""
         with self._check_lease(lease) as topology:
             set_aside(topology, row, letters, remaining)
 
     def sink_letters(self, topology_id: str) -> list[OutboxRow]:
+        """The records of sinks that an operator has set aside, in order of sink and txid."""
         with self._lock:
             letters = self._topologies.get(topology_id, MemoryTopology("{}")).sink_letters
             return sorted(letters, key=lambda row: (row.sink, row.publication.attempt.txid))
@@ -330,8 +330,6 @@ class MemoryCoordinatorStore:
             if oldest is not None:
                 drop(topology, dropped, oldest)
             return len(dropped)
-
-    # --- reading ------------------------------------------------------------------------------------------------
 
     def txid_of(self, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
         """The txid that a table of this component is at when its version is `attempt_id`; None: unknown id."""
@@ -425,6 +423,7 @@ class MemoryCoordinatorStore:
         return minutes if each_ms is None else summed_up(minutes, since_ms, each_ms)
 
     def sinks(self, topology_id: str) -> Mapping[str, SinkProgress]:
+        """How far each sink is that has published something, or has to."""
         with self._lock:
             topology = self._topologies.get(topology_id)
             return {} if topology is None else sinks_of(topology)
@@ -432,6 +431,7 @@ class MemoryCoordinatorStore:
     def outbox(
         self, topology_id: str, sink: str, *, first: TxId = NO_TRANSACTION, last: TxId, limit: int
     ) -> list[OutboxRow]:
+        """The outbox rows of a sink for the transactions `first` to `last`, none while a rewind is under way."""
         with self._lock:
             topology = self._topologies.get(topology_id)
             rows = [] if topology is None or topology.rewinding_to is not None else outbox_of(topology, sink)

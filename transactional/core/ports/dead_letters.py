@@ -18,6 +18,7 @@ from transactional.core.store.rules import storable
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import ConfigError, CorruptRecord
 from transactional.model.letters import Letter
+from transactional.model.names import DEAD_LETTERS
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import BeyondPython, Key
 
@@ -40,7 +41,7 @@ def check_letter_sink(sink: Sink | None) -> None:
             raise ConfigError(
                 f"set_dead_letters: sink= takes a sink such as KafkaSink('host:9092', 'topic'); got {sink!r}"
             )
-        sink.check_input(LETTER_FIELDS, used_by="sink 'dead-letters'")
+        sink.check_input(LETTER_FIELDS, used_by=f"sink {DEAD_LETTERS!r}")
 
 
 def check_dead_letters(state: State) -> None:

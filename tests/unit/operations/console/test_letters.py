@@ -6,6 +6,7 @@ import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ class Letters:
     """A table of dead letters, as far as it is read."""
 
     def __init__(self, rows: list[dict[str, object]]) -> None:
-        self.rows = rows
+        self.rows, self.parts = rows, SimpleNamespace(reading=self)
 
     def read(self) -> Letters:
         return self
