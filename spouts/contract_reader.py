@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spouts.contract_ports import ContractOfPartitions, ContractOfParts
+from spouts.user_spout_protocols import PartitionedUserSpout, UnpartitionedUserSpout
 from transactional.core.ports import PartitionReader
 from transactional.model.arrow import arrow_schema, batch_from_rows, conform
 from transactional.model.batch import OffsetRange, PartitionId
@@ -91,7 +91,7 @@ class ContractReader(PartitionReader):
 class PartsReader(ContractReader):
     """Emits the parts of a `TransactionalSpout`'s batches."""
 
-    contract: ContractOfParts
+    contract: UnpartitionedUserSpout
 
     def describe_call(self, partition: PartitionId) -> str:
         return f"{type(self.contract).__name__}.emit_batch for part {partition.index}"
@@ -105,7 +105,7 @@ class PartsReader(ContractReader):
 class PartitionsReader(ContractReader):
     """Emits the partitions of the contracts that have them."""
 
-    contract: ContractOfPartitions
+    contract: PartitionedUserSpout
 
     def describe_call(self, partition: PartitionId) -> str:
         return f"{type(self.contract).__name__}.emit_partition_batch for partition {partition.source!r}"

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from spouts.contract_ports import Contract, ContractOfPartitions, ContractOfParts
 from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, attribute_errors_to, shorten
+from spouts.user_spout_protocols import PartitionedUserSpout, UnpartitionedUserSpout, UserSpout
 from transactional.core.ports import Spout
 from transactional.core.ports.spout_parts import Backlog, Planning, Replays, SpoutParts
 from transactional.model.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
@@ -34,7 +34,7 @@ _START = Offset(0)
 class ContractSpout(Spout, Planning, Backlog, Replays):
     """The driver's side of a contract, as the engine sees it (`transactional.core.ports.Spout`)."""
 
-    def __init__(self, contract: Contract, *, replays_exactly: bool) -> None:
+    def __init__(self, contract: UserSpout, *, replays_exactly: bool) -> None:
         self.name = type(contract).__name__
         self._contract, self._replays_exactly = contract, replays_exactly
         self._output = _parse_output(self.name, contract.output)
@@ -127,7 +127,7 @@ class ContractSpout(Spout, Planning, Backlog, Replays):
 class PartsContractSpout(ContractSpout):
     """A `TransactionalSpout`: all parts of a batch have the same metadata."""
 
-    def __init__(self, contract: ContractOfParts, parts: int) -> None:
+    def __init__(self, contract: UnpartitionedUserSpout, parts: int) -> None:
         super().__init__(contract, replays_exactly=True)
         self._whole, self._parts = contract, parts
         self._reader = PartsReader(self.output, copy.copy(contract))
@@ -163,7 +163,7 @@ class PartsContractSpout(ContractSpout):
 class PartitionsContractSpout(ContractSpout):
     """A contract over partitions; an opaque one has no `check_replay`."""
 
-    def __init__(self, contract: ContractOfPartitions, check_replay: Callable[[str, Any], None] | None) -> None:
+    def __init__(self, contract: PartitionedUserSpout, check_replay: Callable[[str, Any], None] | None) -> None:
         super().__init__(contract, replays_exactly=check_replay is not None)
         self._partitioned, self._check_replay = contract, check_replay
         self._reader = PartitionsReader(self.output, copy.copy(contract))

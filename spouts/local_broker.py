@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Self
 
 from spouts import kafka_admin
-from spouts.local_broker_jvm import KafkaJvm, end_watched, kafka_jvm, start_watched
+from spouts.local_broker_jvm import KafkaJvm, end_watched, install_kafka, start_watched
 from spouts.local_ports import free_port, is_free, listens
 from transactional.model.errors import ConfigError, OperatingError
 from transactional.runtime.spark.jars import tail
@@ -146,7 +146,7 @@ class LocalBroker:
         """
         if self._process is not None:
             raise ConfigError(f"the Kafka broker in {self._directory} is already running: stop it first")
-        jvm = kafka_jvm(self._java)
+        jvm = install_kafka(self._java)
         self._directory.mkdir(parents=True, exist_ok=True)
         with self._locked_directory():
             self._start(jvm)

@@ -48,11 +48,11 @@ class KafkaJvm:
         return [self.java.path, *_QUICK_START, *shared, *options, "-cp", self.class_path, *main]
 
 
-def kafka_jvm(java: str | None = None) -> KafkaJvm:
-    """Return the JVM for Kafka on this machine; `java` is the executable, by default the environment's.
+def install_kafka(java: str | None = None) -> KafkaJvm:
+    """Download Kafka unless it is on this machine, and return its jars with a Java to run them.
 
-    The first call on a machine downloads Kafka. Raises ConfigError if Java is missing or too old, OperatingError if
-    Kafka can't be downloaded.
+    `java` is the executable, by default the environment's. Raises ConfigError if Java is missing or too old,
+    OperatingError if Kafka can't be downloaded.
     """
     executable = find_java(java)
     return KafkaJvm(executable, os.pathsep.join(str(file) for file in KAFKA_JARS.files(executable)))

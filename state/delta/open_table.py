@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from state.delta.log.log import added_bytes
+from state.delta.log.log import read_added_bytes
 from state.delta.read.merged_reader import MergedReader
 from state.delta.read.segment_reader import SegmentReader
 from state.delta.read.table_reader import TableReader
@@ -54,7 +54,7 @@ class OpenTable:
     def last_commit(self) -> CommitFacts:
         """Return facts of the last write: its Delta version, and the bytes that it added to a table on a disk."""
         folder, version = self.loaded.folder, self.loaded.delta_version
-        size_bytes = None if folder is None else added_bytes(folder, version)
+        size_bytes = None if folder is None else read_added_bytes(folder, version)
         return CommitFacts(version, size_bytes, self.reader.compacted_txid)
 
     def _turn_and_apply(self, write: TableWrite) -> None:

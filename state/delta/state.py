@@ -154,7 +154,7 @@ class DeltaMapState(DeltaState):
         end_txid = None if committed_txid is None else TxId(committed_txid + 1)
         names, table = DIALECTS[dialect], self._reading()
         stored = Schema((*table.columns.key, *table.columns.values))
-        return self.computed.select(table.view(end_txid, names, source), stored, names.name)
+        return self.computed.select(table.make_view_query(end_txid, names, source), stored, names.name)
 
     def reader(self, owner: str) -> DeltaReader:
         """A reader of the table of `<topology>/<component>` (see the port)."""

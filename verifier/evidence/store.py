@@ -201,15 +201,15 @@ def _find_renamed(previous: CommittedBatch, batch: CommittedBatch) -> Iterator[t
     added = batch.ranges.keys() - previous.ranges.keys()
     for partition in sorted(previous.ranges.keys() - batch.ranges.keys()):
         source, index = partition
-        candidates = sorted(new for new in added if new[1] == index and _has_same_source(new[0], source))
+        candidates = sorted(new for new in added if new[1] == index and _differ_by_stream_prefix(new[0], source))
         continuing = [new for new in candidates if batch.ranges[new][0] == previous.ranges[partition][1]]
         if candidates:
             yield partition, (continuing or candidates)[0]
 
 
-def _has_same_source(old: str, new: str) -> bool:
-    """Return whether two names differ by the name of a stream alone."""
-    return old.partition("/")[2] == new or new.partition("/")[2] == old
+def _differ_by_stream_prefix(old_name: str, new_name: str) -> bool:
+    """Return whether one of two names is the other with a stream in front, as `clicks/topic` and `topic`."""
+    return old_name.partition("/")[2] == new_name or new_name.partition("/")[2] == old_name
 
 
 def _parse_batches(rows: list[Any]) -> list[CommittedBatch]:

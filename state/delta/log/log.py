@@ -262,9 +262,11 @@ def _mark_on_disk(folder: str, version: int) -> EntryMark | None:
     return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
-def added_bytes(folder: Path, version: int) -> int | None:
-    """The size of the files that a version added to a table on this disk; None: its entry can't be read. Raises
-    `OSError`."""
+def read_added_bytes(folder: Path, version: int) -> int | None:
+    """Return the size of the files that a version added to a table on this disk, or None if the log entry is malformed.
+
+    Raises `OSError` if the entry is missing.
+    """
     with (folder / commit_path(version)).open("rb") as file:
         lines = [line for line in file if line.startswith(b'{"add"')]
     try:

@@ -128,7 +128,7 @@ class MergedReader(TableReader):
         query = f"SELECT {names} FROM t" + ("" if is_small else f" ORDER BY {order}")
         return self.loaded.query(query).cast(schema)
 
-    def view(self, end_txid: TxId | None, dialect: Dialect, source: str) -> str:
-        """Return a query for key and value columns (see `TableReader.view`)."""
+    def make_view_query(self, end_txid: TxId | None, dialect: Dialect, source: str) -> str:
+        """Return a query for key and value columns (see `TableReader.make_view_query`)."""
         query = visible_rows(self.columns, end_txid, dialect, source)
         return alive_view(query, self.columns, dialect, self.horizon_for(end_txid))

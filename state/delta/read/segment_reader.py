@@ -65,8 +65,11 @@ class SegmentReader(TableReader):
         parts = [part.cast(schema) for part in self.stored.read_parts(sql, join_settings(segments))]
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
-    def view(self, end_txid: TxId | None, dialect: Dialect, source: str) -> str:
-        """Return a query for one row per key (see `TableReader.view`). It stays valid while segments are compacted."""
+    def make_view_query(self, end_txid: TxId | None, dialect: Dialect, source: str) -> str:
+        """Return a query that combines the values of all segments by key (see `TableReader.make_view_query`).
+
+        It stays valid while segments are compacted.
+        """
         self.stored.check_not_compacted(end_txid)
         combine = self.stored.combine()
         if combine is None:

@@ -88,8 +88,11 @@ class TableReader(ABC):
         """Return what `lookup` does, from a large table."""
 
     @abstractmethod
-    def view(self, end_txid: TxId | None, dialect: Dialect, source: str) -> str:
-        """Return a query for one row per key as it was before transaction `end_txid`. `source` names the table."""
+    def make_view_query(self, end_txid: TxId | None, dialect: Dialect, source: str) -> str:
+        """Return a SELECT of one row per key, in the dialect's SQL, without expired rows. `source` names the table.
+
+        Rows are as they were before transaction `end_txid`; None stands for the newest version.
+        """
 
     def row_count(self) -> int:
         """Return the number of stored rows, including those of a transaction that is not committed.

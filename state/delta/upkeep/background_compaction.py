@@ -164,8 +164,11 @@ class BackgroundCompaction:
             raise
         return self._finished[0]
 
-    def wait(self, may_go_on: Callable[[], bool]) -> bool:
-        """Wait for the pending compaction as long as `may_go_on()` is true. True if its writing has ended."""
+    def wait_until_written(self, may_go_on: Callable[[], bool]) -> bool:
+        """Wait while the pending compaction is being written and `may_go_on()` is true, for `FINISH_TIMEOUT_S` at most.
+
+        Returns whether the writing has ended, in success or failure. The caller commits it.
+        """
         assert self._future is not None
         until_s = time.monotonic() + FINISH_TIMEOUT_S
         while not self._future.done() and may_go_on() and time.monotonic() < until_s:

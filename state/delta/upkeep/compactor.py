@@ -57,7 +57,7 @@ class Compactor:
 
     def finish(self, may_go_on: Callable[[], bool]) -> None:
         """Wait for the compaction that is being written in the background, and commit it. Raises `WriteRefused`, …"""
-        if self.background.wait(may_go_on):
+        if self.background.wait_until_written(may_go_on):
             self._commit_from_background()
         else:
             _log.info("Delta table %s: the run ended before a compaction was written", self._loaded.location)

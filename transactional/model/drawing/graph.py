@@ -149,7 +149,7 @@ def phase_color(node: Node) -> str:
     return _KINDS.get(node.phase, "processing")
 
 
-def subtitle(node: Node) -> str:
+def format_kind_and_state(node: Node) -> str:
     """Return the line below a component's name: its kind and its state."""
     return f"{node.kind}{' · ' + node.state if node.state else ''}"
 
@@ -264,7 +264,7 @@ def _draw_node(layout: Boxes, node: Node) -> str:
     names = layout.names[node.id]
     subtitle_y = y + 24 + _NAME_LINE * (len(names) - 1) + 18
     tasks = f"\u00d7{node.parallelism}"
-    subtitle_text = svg.shorten(subtitle(node), layout.width - 58 - svg.text_width(tasks))
+    subtitle_text = svg.shorten(format_kind_and_state(node), layout.width - 58 - svg.text_width(tasks))
     return svg.element(
         "g",
         svg.title(node.summary),

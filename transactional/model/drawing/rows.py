@@ -17,10 +17,10 @@ from transactional.model.drawing.graph import (
     draw_boxes,
     edge_title,
     edge_width,
+    format_kind_and_state,
     lay_out,
     phase_color,
     picture_title,
-    subtitle,
 )
 
 WIDE: Final = 1120.0
@@ -153,7 +153,7 @@ def _draw_row(graph: Graph, node: Node, dot: tuple[float, float], left: float, w
         svg.element("circle", class_=f"accent {phase_color(node)}", cx=x, cy=y, r=5.5),
         svg.text(svg.shorten(node.id, name_width, svg.BOLD), left, baseline, class_="name"),
         svg.text(tasks, right - 6, baseline, class_="par", text_anchor="end"),
-        svg.text(svg.shorten(subtitle(node), right - left), left, baseline + _LINE, class_="kind"),
+        svg.text(svg.shorten(format_kind_and_state(node), right - left), left, baseline + _LINE, class_="kind"),
     ]
     at_x, at_y = (left, baseline + 2 * _LINE) if is_narrow else (right + 24, baseline)
     for number, words in enumerate(_input_texts(graph, node)):

@@ -65,6 +65,7 @@ class AsOf(AbstractContextManager[Snapshot]):
         self._open.close()
 
     def _repr_mimebundle_(self, **_: Any) -> Mapping[str, str]:
+        """Read the tables, and return the first rows of each as HTML and as text."""
         with self as snapshot:
             return snapshot._repr_mimebundle_()
 

@@ -58,7 +58,7 @@ class UpdateStep(CommitStep):
         self.emits = read_streams(component)
 
     def _run_in_driver(self, exchange: CommitExchange) -> None:
-        if not (emitted := self.write(exchange)):
+        if not (emitted := self.write_state(exchange)):
             return
         program, attempt, component = self.context.program, exchange.attempt, self.component.id
         try:
@@ -67,8 +67,8 @@ class UpdateStep(CommitStep):
         except TaskFailed as failed:
             raise error_of_tasks([(TaskInfo(program, attempt, 0, 1), failed)]) from failed
 
-    def write(self, exchange: CommitExchange) -> Mapping[str, pa.Table]:
-        """Write the state. Returns the emitted rows by stream."""
+    def write_state(self, exchange: CommitExchange) -> Mapping[str, pa.Table]:
+        """Write the state. Returns the rows to emit by stream, which only subclasses have."""
         self.merge(exchange, self.partials(exchange))
         return {}
 
@@ -97,7 +97,7 @@ class ChangingStep(UpdateStep):
     """An update that emits its changes, or whose values only its aggregator can combine. New values are computed before
     they are merged."""
 
-    def write(self, exchange: CommitExchange) -> Mapping[str, pa.Table]:
+    def write_state(self, exchange: CommitExchange) -> Mapping[str, pa.Table]:
         """Merge the changed rows, and emit them."""
         part, plan = self.partials(exchange), self.plan
         changed = changed_rows(self.state, exchange.attempt, part.table, self.aggregator)
@@ -134,7 +134,7 @@ class ReplacingStep(UpdateStep):
     """An update of rows that depend on one another, such as windows that grow together. It computes which rows change
     and which are deleted, and puts them."""
 
-    def write(self, exchange: CommitExchange) -> Mapping[str, pa.Table]:
+    def write_state(self, exchange: CommitExchange) -> Mapping[str, pa.Table]:
         """Put the rows, and emit the changed ones, and also full windows if windows do not close by time."""
         merged = self._put(exchange.attempt, self.partials(exchange).table, self.facts(exchange))
         exchange.written_rows[self.component.id] = merged.changed.num_rows + merged.removed.num_rows
@@ -172,9 +172,9 @@ class ClosingStep(UpdateStep):
         super().__init__(inside.plan, inside.component, inside.context)
         self.inside = inside
 
-    def write(self, exchange: CommitExchange) -> Mapping[str, pa.Table]:
+    def write_state(self, exchange: CommitExchange) -> Mapping[str, pa.Table]:
         """Close windows, then write the state."""
-        return {CLOSED: self._closing_windows(exchange), **self.inside.write(exchange)}
+        return {CLOSED: self._closing_windows(exchange), **self.inside.write_state(exchange)}
 
     def _closing_windows(self, exchange: CommitExchange) -> pa.Table:
         """Return the windows that close in the transaction, with their rows before it. A replay reads the same rows,
@@ -207,7 +207,7 @@ class ClosingStep(UpdateStep):
         return ClosingWork(exchange.attempt, plan, part, facts, inputs, 0, rows, closer, order)
 
     def _write_parts(self, exchange: CommitExchange, written: Sequence[WrittenPart]) -> None:
-        self.inside.write(exchange)
+        self.inside.write_state(exchange)
 
 
 def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:

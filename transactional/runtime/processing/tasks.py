@@ -163,7 +163,7 @@ class _Task(TaskLoop):
             self.late_counts.update(operator.late_counts)
             if (unfinished := operator.unfinished()) is not None:
                 self.sent.append(NotFinished(self._order(), operator.component, unfinished))
-        elif (instance := operator.dump()) is not None:
+        elif (instance := operator.pickle_for_commit()) is not None:
             self.sent.append(PickledBolt(self._order(), operator.component, instance))
         self.add_counters(operator)
 

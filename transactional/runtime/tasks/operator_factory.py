@@ -144,7 +144,7 @@ def make_gates(info: TaskInfo, source: str, emitter: Emitter, *, looks_closer: b
 
 
 def load_operator(info: TaskInfo, spec: BoltSpec, pickled: bytes, emitter: Emitter) -> Operator:
-    """Create the operator of a bolt that was prepared in the processing phase (see `Operator.dump`)."""
+    """Create the operator of a bolt that was prepared in the processing phase (see `Operator.pickle_for_commit`)."""
     metrics = BoltMetrics(spec.id)
     bolt = load_instance(pickled, emitter, info.state, info.lookups, metrics)
     operator = _of_instance(info, spec, bolt, emitter, metrics)

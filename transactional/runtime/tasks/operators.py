@@ -108,8 +108,8 @@ class Operator(ABC):
         """Called after `finish`: late tuples, by the component with the windows that have left them out."""
         return {}
 
-    def dump(self) -> bytes | None:
-        """Return the pickled instance of a bolt that continues in the commit phase, or None if it keeps nothing. Called
+    def pickle_for_commit(self) -> bytes | None:
+        """Return the pickled bolt, which continues in the commit phase, or None if it has no data of the batch. Called
         instead of `finish`."""
         return None
 
@@ -295,7 +295,7 @@ class BasicOperator(TupleOperator):
         execute, emitter = self.bolt.execute, self.emitter
         return lambda row: execute(row, emitter)
 
-    def dump(self) -> bytes | None:
+    def pickle_for_commit(self) -> bytes | None:
         """Return the pickled bolt with its data of this batch."""
         with guarding(self.component):
             return dump_instance(self.bolt, self.emitter)
@@ -330,7 +330,7 @@ class _Batchwise(Operator):
         """The late tuples that the bolt has counted."""
         return late_counts_of(self.bolt)
 
-    def dump(self) -> bytes | None:
+    def pickle_for_commit(self) -> bytes | None:
         """Return the pickled bolt with its data of this batch."""
         with guarding(self.component):
             return dump_instance(self.bolt, self.emitter)

@@ -153,7 +153,7 @@ class SparkExecutor:
                     f"{description}: by session.stop() somewhere in the process, or because its JVM has ended. Nothing "
                     "of the attempt is committed: start the run again, after a crash of the JVM in a new process"
                 ) from error
-            self._wait_until_ended(tag)
+            self._give_tasks_time_to_end(tag)
             self._results.delete(attempt)
             raise _error_class(error)(
                 f"the Spark job of {description} did not succeed: {_first_lines(error)}"
@@ -261,8 +261,8 @@ class SparkExecutor:
         stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
         return [stage for stage in stages if stage is not None]
 
-    def _wait_until_ended(self, tag: str) -> None:
-        """Wait until no task of a cancelled job is active any more, for at most `DEAD_WITHIN_S`."""
+    def _give_tasks_time_to_end(self, tag: str) -> None:
+        """Wait until the jobs with this tag have no active task, but return after `DEAD_WITHIN_S` in any case."""
         pause = threading.Event()
         for _ in range(int(DEAD_WITHIN_S / 0.05)):
             if not any(stage.numActiveTasks for stage in self._stages(tag)):

@@ -1,4 +1,4 @@
-"""The protocols that a user's spout contract satisfies, as `spouts.contract_spout` and `spouts.contract_reader` see it.
+"""The protocols of spouts that users write, as `spouts.contract_spout` and `spouts.contract_reader` call them.
 
 The classes that users derive from are in `spouts.contracts`, which imports those two modules; the protocols avoid a
 circular import.
@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol
 from transactional.model.batch import BatchLimit
 
 
-class Contract(Protocol):
-    """The methods that all contracts have."""
+class UserSpout(Protocol):
+    """The methods that the engine calls of every spout that a user writes."""
 
     output: ClassVar[str]
 
@@ -30,11 +30,11 @@ class Contract(Protocol):
         """Return True if a new transaction may begin now."""
 
     def limit_batches(self, limit: BatchLimit) -> None:
-        """Set the limit of the next batch."""
+        """Accept the limit that the engine sets for the next batch."""
 
 
-class ContractOfParts(Contract, Protocol):
-    """A source that is not made of partitions: all parts of a batch share its metadata."""
+class UnpartitionedUserSpout(UserSpout, Protocol):
+    """A user's spout of a source that is not made of partitions: all parts of a batch share its metadata."""
 
     def initialize_transaction(self, previous: Any) -> Any:
         """Return the metadata of the next batch, None if there is nothing new."""
@@ -49,14 +49,17 @@ class ContractOfParts(Contract, Protocol):
         """Called after a transaction commit."""
 
 
-class ContractOfPartitions(Contract, Protocol):
-    """A source of named partitions, each with metadata of its own."""
+class PartitionedUserSpout(UserSpout, Protocol):
+    """A user's spout of named partitions, each with metadata of its own."""
 
     def partitions(self) -> Collection[str]:
         """Return the names of the partitions that currently exist."""
 
     def next_batch(self, partition: str, previous: Any) -> Any:
-        """Return the metadata of the next part of a partition, None if there is nothing new."""
+        """Return metadata that describe the partition's tuples of the next batch, None if there is nothing new.
+
+        No tuple is emitted yet. `previous` is the partition's metadata in the last batch that read from it, or None.
+        """
 
     def emit_partition_batch(self, partition: str, metadata: Any) -> Any:
         """Return the tuples that the metadata describe."""
