@@ -67,6 +67,8 @@ class AvroCompiler:
         encoder = self._encoder(declaration, arrow, path)
         if encoder is None:
             described = declaration.get("logicalType") or declaration["type"]
+            if described == "decimal":
+                described = f"decimal({declaration.get('precision')},{declaration.get('scale', 0)})"
             raise ConfigError(
                 f"{self.used_by}: field {path!r} is {arrow}, and the Avro schema has {described!r} for it"
             )

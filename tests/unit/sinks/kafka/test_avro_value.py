@@ -136,7 +136,7 @@ def test_fastavro_reads_what_was_written(name: str) -> None:
         (
             {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 1},
             "decimal(5,2)",
-            "has 'decimal' for it",
+            r"decimal128\(5, 2\), and the Avro schema has 'decimal\(5,1\)' for it",
         ),
         ({"type": "map", "values": "int"}, "map<int,int>", "the Avro schema has 'map' for it"),
     ],
