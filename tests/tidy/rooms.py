@@ -30,7 +30,7 @@ ROOMS = {
         *(("delta/write",), ("delta/read",), ("delta/upkeep",), ("delta",)),
     ),
     "sinks": ((".",), ("delta", "kafka")),
-    "verifier": (("evidence",), (".",)),
+    "verifier": (("evidence",), (".",), ("sinks",)),
     "transactional/operations": (
         *((".", "web"), ("telemetry",), ("console/data", "doctor"), ("console/drawing",), ("console",)),
         *(("launch", "queries"), ("cli/output",), ("cli",)),
@@ -72,7 +72,10 @@ HOMES = {
         "transactional.runtime.sending",
         "transactional.runtime.executors.workers",
     },
-    "confluent_kafka": {"sinks.kafka", "spouts.kafka", "spouts.kafka.clients", "spouts.kafka_admin", "verifier.source"},
+    "confluent_kafka": {
+        *("sinks.kafka", "spouts.kafka", "spouts.kafka.clients", "spouts.kafka_admin"),
+        *("verifier.source", "verifier.sinks.topics"),
+    },
     "delta": {"state.delta.catalog"},
     "deltalake": {
         *("state.delta", "state.delta.log", "state.delta.segments", "state.delta.tables", "state.delta.write"),
@@ -111,7 +114,7 @@ HOMES = {
     "rich": {"transactional.operations.cli", "transactional.operations.cli.output"},
     "sqlalchemy": {
         *("state.sql", "transactional.core.store.databases", "transactional.core.store.sql"),
-        *("verifier.evidence.store", "verifier.evidence.databases"),
+        *("verifier.evidence.store", "verifier.evidence.databases", "verifier.evidence.publications"),
         *("verifier.redis_tables", "verifier.sql_tables"),
     },
     "starlette": {

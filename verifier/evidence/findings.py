@@ -50,6 +50,8 @@ class Kind(StrEnum):
     """A window is not what is computed of the source's tuples again."""
     WRONG_RECORDS = "wrong-records"
     """The source holds a different number of records in a range than were read from it."""
+    WRONG_PUBLICATION = "wrong-publication"
+    """A topic has other records of a transaction than its sink has encoded."""
     SOURCE_CHANGED = "source-changed"
     """The source is not the one that was read: a topic was recreated, or truncated."""
     BROKEN_STORE = "broken-store"

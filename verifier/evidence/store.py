@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 
 from verifier.evidence.databases import connect_at_one_moment, open_database
 from verifier.evidence.findings import CheckImpossible
+from verifier.evidence.publications import Publications, read_publications
 
 _CHUNK = 20_000
 _SCHEMA, _FORMAT = 7, 4
@@ -140,6 +141,12 @@ class Store:
         self.committed_txid(topology_id)
         with connect_at_one_moment(self._engine, name=_NAME) as connection:
             return _read_history(connection, topology_id)
+
+    def publications(self, topology_id: str) -> Publications:
+        """Return what the store has about the sinks of a topology, as of one moment. Raises `CheckImpossible`."""
+        self.committed_txid(topology_id)
+        with connect_at_one_moment(self._engine, name=_NAME) as connection:
+            return read_publications(connection, topology_id)
 
     def _rows(self, query: str, **values: Any) -> list[Any]:
         with connect_at_one_moment(self._engine, name=_NAME) as connection:

@@ -1,0 +1,134 @@
+"""How `verify` holds the records of a topic against the store: each corruption is found, and what may be is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pytest
+
+from sinks.kafka.checksums import sum_checksums
+from sinks.kafka.record_encoding import KEY, VALUE
+from verifier.evidence.findings import Findings, Kind, Report
+from verifier.evidence.publications import Publications, StoredRecords
+from verifier.sinks.publications import check_topic
+from verifier.sinks.topics import CheckedTopic, TopicEnd, TopicRecords
+from verifier.source import KafkaSource
+
+Record = tuple[int, int, bytes | None, bytes | None]
+"""Txid, attempt, key and value."""
+
+RECORDS: tuple[Record, ...] = (
+    (1, 1, b"cat", b"CAT"),
+    (1, 1, None, b"DOG"),
+    (2, 3, b"cat", None),
+    (2, 3, b"", b"OWL"),
+    (4, 5, b"emu", b"EMU"),
+)
+"""Transaction 3 has no records; the first attempt at transaction 2 has failed."""
+ATTEMPTS = {1: (1, "committed"), 2: (2, "failed"), 3: (2, "committed"), 4: (3, "committed"), 5: (4, "committed")}
+
+
+def stored(committed: Iterable[Record] = RECORDS, **changes: object) -> Publications:
+    """What a store has after it has committed these records, with checksums of the sink's own code."""
+    rows: dict[int, list[Record]] = {}
+    for record in committed:
+        rows.setdefault(record[1], []).append(record)
+    counted = {}
+    for attempt_id, part in rows.items():
+        keys, values = (pa.array([record[place] for record in part], pa.binary()) for place in (2, 3))
+        counted[attempt_id] = StoredRecords(len(part), sum_checksums(pa.table({KEY: keys, VALUE: values})))
+    store = Publications(4, ATTEMPTS, {"alerts": counted}, {}, {}, {})
+    return replace(store, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class Topic:
+    """A topic of one partition. With a `start` its first records were deleted."""
+
+    records: list[Record] = field(default_factory=lambda: list(RECORDS))
+    start: int = 0
+    is_compacted: bool = False
+    sinks: tuple[str, ...] = ("alerts",)
+
+    def checked(self, store: Publications | None = None, earlier: Publications | None = None) -> Report:
+        store = store or stored()
+        records = TopicRecords()
+        for offset, (txid, attempt_id, key, value) in enumerate(self.records):
+            headers = [("txid", b"%d" % txid), ("attempt", b"%d" % attempt_id)]
+            records.add(0, self.start + offset, (key, value), headers)
+        end, findings = TopicEnd({0: (self.start, self.start + len(self.records))}, self.is_compacted), Findings()
+        checked = CheckedTopic("alerts", self.sinks, KafkaSource("localhost:9092"))
+        check_topic(checked, end, records, earlier or store, store, findings)
+        return findings.report()
+
+
+def test_a_topic_with_each_record_once_is_exact() -> None:
+    report = Topic().checked()
+    assert (report.findings, report.notes, report.checked) == ((), (), {"published records": 5})
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (RECORDS[:4], {Kind.TRANSACTION_LOST: 1}),
+        ((*RECORDS[:1], *RECORDS[2:]), {Kind.PARTLY_VISIBLE: 1}),
+        ((*RECORDS, RECORDS[4]), {Kind.TRANSACTION_TWICE: 1}),
+        ((*RECORDS[2:4], *RECORDS[:2], RECORDS[4]), {Kind.OUT_OF_ORDER: 1}),
+        ((*RECORDS[:4], (4, 5, b"emu", b"EMV")), {Kind.WRONG_PUBLICATION: 1}),
+        ((*RECORDS[:3], (2, 3, None, b"OWL"), RECORDS[4]), {Kind.WRONG_PUBLICATION: 1}),
+        ((*RECORDS[:4], (4, 4, b"emu", b"EMU")), {Kind.TRANSACTION_LOST: 1, Kind.WRONG_ATTEMPT: 1}),
+        ((*RECORDS[:2], (2, 2, b"cat", None), *RECORDS[2:]), {Kind.WRONG_ATTEMPT: 1}),
+        ((*RECORDS[:3], (3, 4, b"owl", b"OWL"), *RECORDS[3:]), {Kind.WRONG_PUBLICATION: 1, Kind.OUT_OF_ORDER: 1}),
+        ((*RECORDS, (5, 9, b"fox", b"FOX")), {Kind.UNKNOWN_ATTEMPT: 1}),
+    ],
+)
+def test_a_planted_record_is_found(records: tuple[Record, ...], expected: Mapping[Kind, int]) -> None:
+    assert Topic(list(records)).checked().counts == expected
+
+
+def test_a_transaction_in_the_outbox_may_be_missing() -> None:
+    store = stored(waiting={"alerts": frozenset({5})})
+    report = Topic(list(RECORDS[:4])).checked(store)
+    assert (report.counts, len(report.notes)) == ({}, 1)
+    assert Topic().checked(store).counts == {}, "a crash came before the store knew that it is published"
+    earlier = replace(stored(RECORDS[:4]), attempts={number: ATTEMPTS[number] for number in (1, 2, 3, 4)})
+    assert Topic(list(RECORDS[:4])).checked(stored(), earlier).counts == {}, "it was committed meanwhile"
+
+
+def test_records_that_are_deleted_are_noted() -> None:
+    assert Topic(list(RECORDS[1:]), start=1).checked().counts == {}
+    assert Topic([], start=5).checked().counts == {}
+    shortened = Topic([RECORDS[1], RECORDS[3], RECORDS[4]], start=1).checked()
+    assert (shortened.counts, len(shortened.notes)) == ({Kind.PARTLY_VISIBLE: 1}, 1)
+    assert Topic(list(RECORDS[3:]), is_compacted=True).checked().counts == {}
+
+
+def test_records_of_attempts_that_count_for_nothing_are_noted() -> None:
+    rewound = stored(RECORDS[:4], attempts={**ATTEMPTS, 5: (4, "rewound")})
+    assert len(Topic().checked(rewound).notes) == 1
+    later = {number: ATTEMPTS[number] for number in (3, 4, 5)}
+    trimmed = Topic().checked(stored(RECORDS[2:], attempts=later))
+    assert (trimmed.counts, len(trimmed.notes)) == ({}, 1)
+
+
+def test_records_that_were_set_aside_are_not_expected() -> None:
+    store = stored(letters={"alerts": {3: 1}})
+    assert Topic([*RECORDS[:3], RECORDS[4]]).checked(store).counts == {}
+    assert Topic().checked(store).counts == {Kind.TRANSACTION_TWICE: 1}
+
+
+def test_two_sinks_of_one_topic_are_counted_together() -> None:
+    one, other = stored(RECORDS[::2]).records["alerts"], stored(RECORDS[1::2]).records["alerts"]
+    store = stored(records={"alerts": one, "copies": other})
+    topic = Topic(sinks=("alerts", "copies"))
+    assert topic.checked(store).counts == {}
+    topic.records[0] = RECORDS[1]
+    assert topic.checked(store).counts == {Kind.WRONG_PUBLICATION: 1}
+
+
+def test_counts_alone_are_compared_where_the_store_has_no_checksum() -> None:
+    old = stored(records={"alerts": {1: StoredRecords(2), 3: StoredRecords(2), 5: StoredRecords(1)}})
+    assert Topic([*RECORDS[:4], (4, 5, b"", b"")]).checked(old).counts == {}
+    assert Topic(list(RECORDS[:4])).checked(old).counts == {Kind.TRANSACTION_LOST: 1}
