@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import AdminClient
 
 from sinks.kafka.avro_value import AvroValue
+from sinks.kafka.checksums import sum_checksums
 from sinks.kafka.connection import TRANSACTION_TIMEOUT_MS, Option, SinkConnection
-from sinks.kafka.control import ControlTopic
+from sinks.kafka.control import ControlTopic, control_topic
 from sinks.kafka.json_value import JsonValue
 from sinks.kafka.publisher import KafkaPublisher, TimeoutTooLong
 from sinks.kafka.record_encoding import HEADER, KEY, VALUE, FieldBytes, RecordForm
 from sinks.kafka.sender import sender_for
-from sinks.kafka.topics import TopicLimits, cluster_id, read_limits
-from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
+from sinks.kafka.topics import TopicLimits, cluster_id, find_risks, read_limits
+from transactional.core.ports import PublishedRecords, Sink, SinkAddress, SinkOwner, SinkPosition
 from transactional.model.errors import ConfigError, SinkUnavailable
 from transactional.model.schema import Schema
 
@@ -97,6 +98,17 @@ class KafkaSink(Sink):
 
     def encode(self, batch: pa.RecordBatch) -> pa.Table:
         return self.form.encode(batch, self._limits)
+
+    def checksum(self, staged: pa.Table) -> int:
+        return sum_checksums(staged)
+
+    def address(self) -> SinkAddress:
+        return SinkAddress("kafka", self.topic, self.connection.bootstrap_servers, dict(self.connection.options))
+
+    def risks(self, topology_id: str) -> Iterator[str]:
+        admin = self._admin()
+        for topic in (self.topic, control_topic(topology_id)):
+            yield from find_risks(admin, self.connection, topic)
 
     def look(self, owner: SinkOwner) -> SinkPosition | None:
         admin = self._admin()

@@ -5,6 +5,7 @@ Tasks get the limits with the sink, so a record that its topic would refuse is a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +15,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from sinks.kafka.connection import TIMEOUT_S, SinkConnection, kafka_error
 from transactional.model.errors import ConfigError
 
+REPLICAS_MIN: Final = 3
+IN_SYNC_MIN: Final = 2
+"""The replicas of a topic, and how many of them must have a record, so that a broken disk loses nothing."""
 OVERHEAD_BYTES: Final = 1_000
 """The number of bytes that a request may have besides the content of the largest record."""
 
@@ -59,11 +63,34 @@ def read_limits(admin: AdminClient, connection: SinkConnection, topic: str) -> T
     return TopicLimits(topic, partitions, bytes_max, "compact" in settings["cleanup.policy"])
 
 
+def find_risks(admin: AdminClient, connection: SinkConnection, topic: str) -> Iterator[str]:
+    """Yield the settings of a topic with which its brokers may lose committed records; none if there is no such topic.
+
+    Raises `SinkUnavailable`.
+    """
+    partitions = _describe_partitions(admin, connection, topic)
+    if not partitions:
+        return
+    settings = topic_settings(admin, connection, topic)
+    replicas = min(len(partition.replicas) for partition in partitions)
+    if replicas < REPLICAS_MIN:
+        yield f"topic {topic!r} has {replicas} {'replica' if replicas == 1 else 'replicas'}, fewer than {REPLICAS_MIN}"
+    if int(settings["min.insync.replicas"]) < IN_SYNC_MIN:
+        yield f"topic {topic!r} has min.insync.replicas {settings['min.insync.replicas']}, less than {IN_SYNC_MIN}"
+    if settings["unclean.leader.election.enable"] == "true":
+        yield f"topic {topic!r} has unclean.leader.election.enable true"
+
+
 def partition_count(admin: AdminClient, connection: SinkConnection, topic: str) -> int | None:
     """The number of partitions of a topic, None if there is no such topic. Raises `SinkUnavailable`."""
+    partitions = _describe_partitions(admin, connection, topic)
+    return None if partitions is None else len(partitions)
+
+
+def _describe_partitions(admin: AdminClient, connection: SinkConnection, topic: str) -> list[Any] | None:
     futures = admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)
     try:
-        return len(futures[topic].result().partitions)
+        return list(futures[topic].result().partitions)
     except KafkaException as error:
         if kafka_error(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None

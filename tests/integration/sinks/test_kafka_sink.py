@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from sinks import JsonValue, KafkaSink
 from sinks.kafka.control import control_topic
-from sinks.kafka.publisher import KafkaPublisher
+from sinks.kafka.publisher import Headers, KafkaPublisher
 from spouts import OpaqueMemoryTransactionalSpout
 from spouts.kafka_admin import delete_topic
 from state import DeltaMapState
@@ -30,13 +30,17 @@ from tests.integration.tables import rows
 from transactional import RunSummary, Topology, TopologyConfig, TransactionalTopologyBuilder, Tuple, run_topology
 from transactional.bolts import MapState
 from transactional.core.ports import PublishedRecords
+from transactional.core.ports.examining import Problem
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, RecordRefused, StoreMismatch
 from transactional.model.attempt import TxId
+from transactional.operations.doctor.sinks import checked_topics, examine_sinks
 from transactional.reliable import TopologyBuilder
 from transactional.runtime.engine.rewinding import rewind
 from transactional.runtime.publishing.mending import set_aside
 from transactional.trident import Count, TridentTopology, tumbling
+from verifier.evidence.findings import Kind
+from verifier.sinks.publications import check_sinks
 
 pytestmark = pytest.mark.kafka
 
@@ -98,6 +102,20 @@ def test_each_record_of_a_committed_transaction_is_published_once(bootstrap: str
     more = [[*WORDS[0], ("emu",)]]
     assert run_words(bootstrap, topic, tmp_path, more).committed_txid == 4
     assert published_words(bootstrap, topic) == [*PUBLISHED, ("emu", "EMU")]
+    topology, store_url = build_words(bootstrap, topic, tmp_path, more), f"sqlite:///{tmp_path}/store.db"
+    topics, notes = checked_topics(topology)
+    report = check_sinks(store_url, topology.id, topics)
+    assert (report.findings, report.notes, notes) == ((), (), [])
+    assert report.checked == {"published records": 14}
+    assert {risk.problem for risk in examine_sinks(topology)} == {Problem.SINK_AT_RISK}
+    producer = Producer({"bootstrap.servers": bootstrap})
+    newest = visible_records(bootstrap, topic, 1)[-1]
+    headers: Headers = [("txid", str(newest.txid)), ("attempt", str(newest.attempt_id))]
+    producer.produce(topic, "planted", "emu", 0, headers=headers)
+    producer.produce(topic, "not of a sink", "emu", 0)
+    assert producer.flush(20) == 0
+    planted = check_sinks(store_url, topology.id, topics)
+    assert (planted.counts, len(planted.notes)) == ({Kind.TRANSACTION_TWICE: 1}, 1)
 
 
 CLICKS = [("home", 1), ("news", 2), ("home", 4), ("home", 6), ("news", 3), ("bye", 8)]

@@ -55,11 +55,7 @@ class CommitReport:
                 {"counters": [[*key, number] for key, number in sorted(self.counters.items())]} if self.counters else {}
             ),
             **({"processing": self.processing} if self.processing else {}),
-            **(
-                {SINKS: {sink: {"count": records.count} for sink, records in self.outbox.items()}}
-                if self.outbox
-                else {}
-            ),
+            **({SINKS: {sink: records.details for sink, records in self.outbox.items()}} if self.outbox else {}),
         }
 
     @property

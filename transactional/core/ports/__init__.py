@@ -13,7 +13,7 @@ from transactional.core.ports.partials import (
     can_combine_all,
     unknown_combine_error,
 )
-from transactional.core.ports.sinks import PublishedRecords, Sink, SinkOwner, SinkPosition
+from transactional.core.ports.sinks import PublishedRecords, Sink, SinkAddress, SinkOwner, SinkPosition
 from transactional.core.ports.spouts import PartitionReader, RefusedRecord, Spout, SpoutMaker
 from transactional.core.ports.states import CommitFacts, State, StateKind
 from transactional.core.ports.updates import (
@@ -43,6 +43,7 @@ __all__ = [
     "PublishedRecords",
     "RefusedRecord",
     "Sink",
+    "SinkAddress",
     "SinkOwner",
     "SinkPosition",
     "Spout",

@@ -8,8 +8,8 @@ target holds a position beside the records, written atomically with them, so a r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from transactional.core.store.outbox import Publication
@@ -48,6 +48,19 @@ class PublishedRecords:
 
     publication: Publication
     records: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class SinkAddress:
+    """The place of published records, for readers without the sink.
+
+    `format` is `"kafka"`, with the topic as `target`, the brokers' addresses as `uri`, and librdkafka's `options`.
+    """
+
+    format: str
+    target: str
+    uri: str
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
 class Sink(ABC):
@@ -105,6 +118,26 @@ class Sink(ABC):
         """
         del attempt
         return records
+
+    def checksum(self, staged: pa.Table) -> int | None:
+        """Return a checksum of staged records by which a reader of the target recognizes them; None if there is none.
+
+        It does not depend on their order, so a reader can sum up the checksums of any parts.
+        """
+        del staged
+        return None
+
+    def address(self) -> SinkAddress | None:
+        """Return the place of published records, None if readers need the sink."""
+        return None
+
+    def risks(self, topology_id: str) -> Iterable[str]:
+        """Return the settings of the target with which it may lose what is published, in words, for the doctor.
+
+        Raises `SinkUnavailable`.
+        """
+        del topology_id
+        return ()
 
     def check_staged(self, attempt: TransactionAttempt, staged: pa.Table) -> None:  # noqa: B027 - optional
         """Raise `OperatingError` if the leader does not see what tasks have staged."""

@@ -55,12 +55,18 @@ class SinkRecords:
     """The encoded records of one sink in one transaction: Arrow's stream format, compressed, and their `count`.
 
     A payload begins with its checksum. With a `file` the payload is the content of that file, and `payload` has only
-    the checksum.
+    the checksum. `checksum` is that of the records as the target has them, `Sink.checksum`.
     """
 
     payload: bytes = field(repr=False)
     count: int
     file: PayloadFile | None = None
+    checksum: int | None = None
+
+    @property
+    def details(self) -> dict[str, int]:
+        """The figures that are stored with the commit of the transaction."""
+        return {"count": self.count} | ({} if self.checksum is None else {"checksum": self.checksum})
 
     @property
     def size_bytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -49,6 +50,9 @@ def verify(
             "--windows", help="Read and process the source again, and compute windows and keys that expire again."
         ),
     ] = False,
+    sinks: Annotated[
+        bool, typer.Option("--sinks", help="Read the topics of sinks, and compare their records with the store.")
+    ] = False,
     row_changes: Annotated[
         int, typer.Option(min=0, help="How many of the newest Delta commits per table are checked row by row.")
     ] = 1_000,
@@ -83,6 +87,8 @@ def verify(
         raise OperatingError(f"{topology_id} can't be verified: {redacted_reason(error, options)}") from None
     if windows:
         report = _with_windows(target, store, report)
+    if sinks:
+        report = _with_sinks(target, store, report)
     components = {checked.component for checked in tables}
     notes = [text for component, text in unknown.items() if component not in components]
     report = replace(report, notes=(*report.notes, *notes))
@@ -99,10 +105,31 @@ def _with_windows(target: str, store: str, report: Report) -> Report:
         raise ConfigError("--windows runs the topology's code again: pass it as MODULE:TOPOLOGY")
     with closing(open_for_reading(store)) as reader:
         more = recompute_windows(load_topology(target), reader, store)
+    return _merge_reports(report, more)
+
+
+def _with_sinks(target: str, store: str, report: Report) -> Report:
+    """Return a report with the findings in the topics of sinks, and a note for each sink that has none."""
+    from transactional.operations.doctor.sinks import checked_topics
+    from verifier.evidence.findings import CheckImpossible
+    from verifier.sinks.publications import check_sinks
+
+    if ":" not in target:
+        raise ConfigError("--sinks needs the topology's sinks: pass it as MODULE:TOPOLOGY")
+    topology = load_topology(target)
+    topics, notes = checked_topics(topology)
+    try:
+        more = check_sinks(store, topology.id, topics)
+    except CheckImpossible as error:
+        raise ConfigError(f"{topology.id} can't be verified: {error}") from error
+    return _merge_reports(report, replace(more, notes=(*more.notes, *notes)))
+
+
+def _merge_reports(report: Report, more: Report) -> Report:
     return replace(
         report,
         findings=(*report.findings, *more.findings),
-        counts={**report.counts, **more.counts},
+        counts=dict(Counter(report.counts) + Counter(more.counts)),
         checked={**report.checked, **more.checked},
         notes=(*report.notes, *more.notes),
     )

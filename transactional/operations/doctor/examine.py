@@ -13,6 +13,7 @@ from transactional.core.machine.agreement import Disagreement, compare_store_ids
 from transactional.core.ports.examining import Diagnosis, Examined, Problem
 from transactional.core.store import StoreReader, TopologyStatus
 from transactional.model.attempt import NO_TRANSACTION, TxId
+from transactional.operations.doctor.sinks import examine_sinks
 from transactional.operations.doctor.source import examine_source
 from transactional.operations.doctor.store import examine_logs, examine_store
 from transactional.runtime.engine.fencing import find_disagreement, find_disagreement_without, txid_of_attempt
@@ -38,12 +39,13 @@ def examine(topology: Topology, store: StoreReader, store_url: str | None = None
     """
     status = read_status(topology, store)
     if status is None or store_url is None:
-        return [*examine_tables(topology, store, status), *examine_source(topology, store, status)]
+        source = examine_source(topology, store, status)
+        return [*examine_tables(topology, store, status), *source, *examine_sinks(topology)]
     diagnoses = [*examine_store(topology, store, store_url), *examine_tables(topology, store, status)]
     ill_components = {diagnosis.component for diagnosis in diagnoses if not diagnosis.is_harmless}
     if not any(diagnosis.problem is Problem.STORE_BROKEN for diagnosis in diagnoses):
         diagnoses += examine_logs(topology, store_url, ill_components)
-    return [*diagnoses, *examine_source(topology, store, status)]
+    return [*diagnoses, *examine_source(topology, store, status), *examine_sinks(topology)]
 
 
 def read_status(topology: Topology, store: StoreReader) -> TopologyStatus | None:

@@ -41,7 +41,8 @@ class SinkStep(BoltStep):
         self._records, self._staged = [], []
         super()._run_in_driver(exchange)
         if tables := self._stage(exchange.attempt):
-            exchange.outbox[self.component.id] = encode_payload(pa.concat_tables(tables))
+            assert self.component.sink is not None
+            exchange.outbox[self.component.id] = _payload_of(self.component.sink, pa.concat_tables(tables))
         self._records, self._staged = [], []
 
     def _stage(self, attempt: TransactionAttempt) -> list[pa.Table]:
@@ -71,4 +72,8 @@ def letter_records(
             records.append(sink.encode(pa.RecordBatch.from_pylist([letter], schema)))
         except SchemaMismatch as error:
             _log.warning("dead letter %d of transaction %d is not published: %s", key[1], attempt.txid, error)
-    return {DEAD_LETTERS: encode_payload(sink.stage(attempt, pa.concat_tables(records)))} if records else {}
+    return {DEAD_LETTERS: _payload_of(sink, sink.stage(attempt, pa.concat_tables(records)))} if records else {}
+
+
+def _payload_of(sink: Sink, staged: pa.Table) -> SinkRecords:
+    return encode_payload(staged, sink.checksum(staged))

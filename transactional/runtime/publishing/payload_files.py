@@ -133,7 +133,7 @@ class PayloadFolder:
         file = PayloadFile(f"{name}.records", records.size_bytes)
         self._newest[sink] = (attempt, file.name)
         self._write(self.path / file.name, records.payload)
-        return SinkRecords(records.payload[:CHECKSUM_BYTES], records.count, file)
+        return replace(records, payload=records.payload[:CHECKSUM_BYTES], file=file)
 
     @staticmethod
     def _write(file: Path, payload: bytes) -> None:

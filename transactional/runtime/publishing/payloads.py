@@ -18,14 +18,14 @@ CHECKSUM_BYTES: Final = 4
 COMPRESSION: Final = "zstd"
 
 
-def encode_payload(table: pa.Table) -> SinkRecords:
-    """Compress records, and put a checksum in front."""
+def encode_payload(table: pa.Table, checksum: int | None = None) -> SinkRecords:
+    """Compress records, and put the checksum of the payload in front. `checksum` is that of the records."""
     buffer = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=COMPRESSION)
     with pa.ipc.new_stream(buffer, table.schema, options=options) as writer:
         writer.write_table(table.combine_chunks())
     stream = buffer.getvalue().to_pybytes()
-    return SinkRecords(_checksum(stream) + stream, table.num_rows)
+    return SinkRecords(_checksum(stream) + stream, table.num_rows, checksum=checksum)
 
 
 def decode_payload(row: OutboxRow) -> pa.Table:

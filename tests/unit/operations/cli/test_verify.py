@@ -171,6 +171,11 @@ def test_a_right_history_is_said_to_be_right(animals: Command) -> None:
     assert "note: the table of 'hidden' can't be read from here: it was not checked" in notes
 
 
+def test_sinks_are_read_again_for_a_topology_with_its_code(animals: Command) -> None:
+    assert json.loads(animals("verify", "animals:build", "--sinks", "--json").out)["counts"] == {}
+    assert animals("verify", "animals", "--sinks").code == 1
+
+
 def test_a_wrong_history_is_reported_and_the_exit_code_is_1(animals: Command) -> None:
     update()
     done = animals("verify", "animals:build")

@@ -1,0 +1,54 @@
+"""Examines the targets of sinks: their settings, and their topics as the independent checker sees them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from transactional.core.ports import SinkAddress
+from transactional.core.ports.examining import Diagnosis, Problem
+from transactional.model.errors import ConfigError, OperatingError
+from transactional.topology.topology import Topology
+from verifier.sinks.topics import CheckedTopic
+from verifier.source import KafkaSource
+
+_REMEDY = (
+    "nothing has to be done for a test; in production, give it 3 replicas, min.insync.replicas 2, and no unclean "
+    "elections: the loss of one broker may otherwise lose what is published"
+)
+
+
+def examine_sinks(topology: Topology) -> Iterator[Diagnosis]:
+    """Yield the settings with which the targets of sinks may lose what is published. None of them is a fault."""
+    known_risks = set[str]()
+    for name, sink in topology.sinks.items():
+        sink_name = f"sink {name!r}"
+        try:
+            risks = [risk for risk in sink.risks(topology.id) if risk not in known_risks]
+        except (ConfigError, OperatingError) as error:
+            remedy = "make sure that its target can be reached, and try again"
+            yield Diagnosis(Problem.SINK_AT_RISK, sink_name, f"it can't be examined: {error}", remedy, is_harmless=True)
+            continue
+        known_risks.update(risks)
+        if risks:
+            yield Diagnosis(Problem.SINK_AT_RISK, sink_name, "; ".join(risks), _REMEDY, is_harmless=True)
+
+
+def checked_topics(topology: Topology) -> tuple[list[CheckedTopic], list[str]]:
+    """Return the topics of a topology's sinks, and a note for each sink without one."""
+    sinks_by_topic: dict[tuple[str, str], list[str]] = defaultdict(list)
+    addresses: dict[tuple[str, str], SinkAddress] = {}
+    notes = []
+    for name, sink in topology.sinks.items():
+        address = sink.address()
+        if address is None or address.format != "kafka":
+            notes.append(f"sink {name!r} publishes to no topic: {sink.target_name} was not checked")
+            continue
+        key = (address.uri, address.target)
+        sinks_by_topic[key].append(name)
+        addresses[key] = address
+    topics = [
+        CheckedTopic(address.target, tuple(sinks_by_topic[key]), KafkaSource(address.uri, address.options))
+        for key, address in addresses.items()
+    ]
+    return topics, notes
