@@ -52,7 +52,7 @@ TWICE = 10
 NUMBERED_ONCE_IN_A_WHILE = {"status", "attempts", "attempts_at", "times", "runs", "minutes", "txid_of", "has_fence"}
 NUMBERED_ONCE_IN_A_WHILE |= {"desired", "close", "desire", "reset", "recount", "begin_rewind", "finish_rewind"}
 NUMBERED_ONCE_IN_A_WHILE |= {"savepoints", "note_savepoint", "drop_savepoint", "position", "times_with_letters"}
-NUMBERED_ONCE_IN_A_WHILE |= {"sinks", "outbox"}
+NUMBERED_ONCE_IN_A_WHILE |= {"sinks", "outbox", "outbox_in_files", "sink_letters", "place_sink", "set_aside"}
 """What a run asks the store without changing it; and what no run calls."""
 
 Names = Mapping[Setting, Sequence[str]]
