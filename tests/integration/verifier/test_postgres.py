@@ -13,6 +13,7 @@ from transactional.operations.launch.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from verifier.checker import CheckedTable, verify
 from verifier.evidence.findings import CheckImpossible
+from verifier.sinks.publications import check_sinks
 
 pytestmark = pytest.mark.postgres
 
@@ -29,5 +30,6 @@ def test_a_history_in_postgresql_is_read_at_one_moment(tmp_path: Path) -> None:
             verify(url, "words", [table])
         run_topology(builder.build(), store=url, master="none", config={"stop_when_drained": True})
         report = verify(url, "words", [table])
+        assert check_sinks(url, "words", []).findings == ()
     assert report.findings == ()
     assert report.checked["transactions"] == 3
