@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from transactional.core.machine.window_assignment import DAY_US, FIRST_US, LAST_US, Windows, times_of
 from transactional.model.facts import BatchFacts, EventTime, LastSeen, compute_facts
-from transactional.topology.streams.windows.times import late_times
+from transactional.topology.streams.windows.time_columns import late_times
 
 AT = EventTime("at", 2)
 IDLE_MS = 10

@@ -4,7 +4,7 @@ a rewind need from spouts and states."""
 from __future__ import annotations
 
 from transactional.core.ports.examining import TornFiles
-from transactional.core.ports.jobs import Clock, DeadLetter, DeferredTuples, JobExecutor, Processed
+from transactional.core.ports.executors import Clock, DeadLetter, DeferredTuples, JobExecutor, Processed
 from transactional.core.ports.partials import (
     COMBINES,
     STAGEABLE,

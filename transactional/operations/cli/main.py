@@ -25,10 +25,10 @@ from transactional.model.plumbing.redaction import escape_controls
 from transactional.model.plumbing.tracebacks import first_line_with_location
 from transactional.operations.cli import desired_state as cli_desired_state
 from transactional.operations.cli import ui as cli_ui
-from transactional.operations.cli.config import config_app
 from transactional.operations.cli.dead_letters import dead_letters
 from transactional.operations.cli.doctor import doctor
 from transactional.operations.cli.examples import examples
+from transactional.operations.cli.explain_config import config_app
 from transactional.operations.cli.options import (
     DEFAULT_STORE,
     Assignments,

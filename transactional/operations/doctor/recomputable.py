@@ -17,7 +17,7 @@ from transactional.model.groupings import GroupingKind
 from transactional.operations.doctor.replaying import expiry_of
 from transactional.topology.streams.pipelines.pipeline import Pipeline
 from transactional.topology.streams.windows.sessions import AssignSessions, SessionUpdate
-from transactional.topology.streams.windows.times import WINDOW_START, to_microseconds
+from transactional.topology.streams.windows.time_columns import WINDOW_START, to_microseconds
 from transactional.topology.streams.windows.windowing import AssignPanes, WindowedUpdate
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 from verifier.evidence.store import CommittedBatch

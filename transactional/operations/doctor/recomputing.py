@@ -27,7 +27,7 @@ from transactional.operations.doctor.replaying import Replay, expiry_of, reduce_
 from transactional.runtime.engine.fencing import close_tables
 from transactional.runtime.engine.streams import stream_names
 from transactional.runtime.executors.local import LocalExecutor
-from transactional.topology.streams.windows.times import to_microseconds
+from transactional.topology.streams.windows.time_columns import to_microseconds
 from transactional.topology.topology import Component, Topology
 from verifier.evidence.findings import Findings, Report
 from verifier.evidence.store import CommittedBatch, Store

@@ -26,7 +26,7 @@ from transactional.topology.streams.operations import Operations
 from transactional.topology.streams.pipelines.steps import Compute, Each, Filter, Peek, Select, Where
 from transactional.topology.streams.windows.counting import AddPlaces, CountUpdate
 from transactional.topology.streams.windows.sessions import AssignSessions, KeepLateForSessions, SessionUpdate
-from transactional.topology.streams.windows.times import WINDOW_END, WINDOW_START
+from transactional.topology.streams.windows.time_columns import WINDOW_END, WINDOW_START
 from transactional.topology.streams.windows.windowing import AssignPanes, KeepLate, WindowedUpdate
 from transactional.topology.topology import CLOSED
 from transactional.topology.windows.event_times import check_time

@@ -28,7 +28,7 @@ from transactional.topology.streams.pipelines.expressions import field
 from transactional.topology.streams.pipelines.joins import Join
 from transactional.topology.streams.streams import Stream, merge_streams
 from transactional.topology.streams.windowed import WindowedState, WindowedStream, window_time
-from transactional.topology.streams.windows.times import WINDOW_END, WINDOW_START
+from transactional.topology.streams.windows.time_columns import WINDOW_END, WINDOW_START
 from transactional.topology.windows.windows import Window
 
 _TIME, _TUPLE, _TUPLES = "event_time", "tuple", "tuples"

@@ -19,7 +19,7 @@ from transactional.model.arrow import arrow_schema
 from transactional.model.errors import StoreMismatch, SumOverflow
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
-from transactional.topology.streams.windows.times import (
+from transactional.topology.streams.windows.time_columns import (
     TIMESTAMP,
     WINDOW_END,
     WINDOW_START,

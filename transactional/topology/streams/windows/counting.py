@@ -24,7 +24,7 @@ from transactional.model.facts import BatchFacts
 from transactional.model.schema import Field, Schema
 from transactional.topology.streams.aggregates.own import group_rows
 from transactional.topology.streams.pipelines.steps import ArrowStep
-from transactional.topology.streams.windows.times import WINDOW_END, WINDOW_START
+from transactional.topology.streams.windows.time_columns import WINDOW_END, WINDOW_START
 from transactional.topology.streams.windows.windowing import WindowsUpdate
 from transactional.topology.windows.windows import PANE, CountWindow
 

@@ -23,7 +23,7 @@ from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
 from transactional.topology.streams.aggregates.own import group_rows
 from transactional.topology.streams.pipelines.steps import TimedStep
-from transactional.topology.streams.windows.times import (
+from transactional.topology.streams.windows.time_columns import (
     TIMESTAMP,
     WINDOW_END,
     WINDOW_START,

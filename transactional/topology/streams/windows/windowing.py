@@ -21,7 +21,7 @@ from transactional.model.facts import BatchFacts
 from transactional.model.schema import Field, Schema
 from transactional.topology.streams.pipelines.steps import TimedStep
 from transactional.topology.streams.windows.closing import WindowCloser
-from transactional.topology.streams.windows.times import (
+from transactional.topology.streams.windows.time_columns import (
     TIMESTAMP,
     WINDOW_END,
     WINDOW_START,

@@ -16,7 +16,7 @@ from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
 from transactional.topology.streams.windows import closing
 from transactional.topology.streams.windows.closing import Parts, WindowCloser
-from transactional.topology.streams.windows.times import TIMESTAMP
+from transactional.topology.streams.windows.time_columns import TIMESTAMP
 from transactional.topology.windows.windows import EVENT, Window
 
 KEY, VALUES = Schema.parse("k string, pane_start timestamp"), Schema.parse("total long, least long, last long")

@@ -1,4 +1,4 @@
-"""The port of executors, which run processing phases, and the port of the clock.
+"""The port of executors, which run processing phases, with what they return, and the port of the clock.
 
 An executor takes an attempt with its batch, and returns a `Processed`, which no longer depends on where it ran: the
 commit phase continues from it alone. Each port has several implementations, and one contract suite (`tests/contract`)
