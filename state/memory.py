@@ -217,7 +217,7 @@ class MemoryMapState(TableState[RowTable], TaskAccess, TableExamination):
         return f"memory:{id(self.stored)}" if self.stored.name == UNNAMED else None
 
     def identity(self) -> Mapping[str, str]:
-        """Name, key, values, kind."""
+        """Return name, key, values and kind, which the fingerprint of a topology has."""
         return {"memory": self.stored.name, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:

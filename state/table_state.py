@@ -72,7 +72,7 @@ class TableState(Updatable, StoreRecord, Reading, Generic[TableT]):
 
     @property
     def kind(self) -> StateKind:
-        """Transactional or opaque."""
+        """How the state treats a replay: transactional or opaque."""
         return self._fence.kind
 
     @property

@@ -59,7 +59,7 @@ class Updatable(State, NamesOfStates):
 
     @property
     def columns(self) -> StateColumns:
-        """All columns."""
+        """The final columns, with those that a state adds. Raises `ConfigError` while a type is unknown."""
         return self._declared.state_columns
 
     def bind(self, key: Schema, values: Schema) -> None:

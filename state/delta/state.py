@@ -105,7 +105,7 @@ class DeltaMapState(DeltaState):
         )
 
     def identity(self) -> Mapping[str, str]:
-        """Location, key, values, kind."""
+        """Return location, key, values and kind, which the fingerprint of a topology has."""
         return {"delta": str(self.location), "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:

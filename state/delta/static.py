@@ -64,7 +64,7 @@ class StaticDeltaTable(StaticTable):
 
     @property
     def table(self) -> str:
-        """Where it lies."""
+        """The path or URI of the table, for messages."""
         return str(self._location)
 
     def newest(self) -> str:

@@ -52,7 +52,7 @@ class LastWrite:
     since: AttemptId
 
     def to_json(self) -> str:
-        """Return its stored form."""
+        """Return the JSON array that is stored: the txid and the attempt id."""
         return json.dumps([self.txid, self.since])
 
 

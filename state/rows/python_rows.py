@@ -131,12 +131,10 @@ class TaskRows(ABC):
 
     @property
     def key(self) -> Schema:
-        """The key columns."""
         return self.rows.columns.key
 
     @property
     def values(self) -> Schema:
-        """The value columns."""
         return self.rows.columns.values
 
     def get(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:

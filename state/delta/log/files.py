@@ -186,7 +186,7 @@ class Removals:
         self._version = max(version, self._version)
 
     def forget(self, path: str) -> None:
-        """The file is deleted."""
+        """Drop the time at which a file was removed from the log, as the file is now deleted."""
         self.removed_at_s.pop(path, None)
 
 

@@ -112,11 +112,11 @@ class FileStager:
         return name
 
     def missing_marks(self, marks: Sequence[str]) -> list[str]:
-        """Those of the marks that are not to be seen from here."""
+        """Return the marks that this process does not see in the folder of staged files."""
         return [mark for mark in marks if not (self.folder / STAGED_FOLDER / mark).exists()]
 
     def remove_marks(self, marks: Sequence[str]) -> None:
-        """Delete them."""
+        """Delete these marks. One that is already deleted is ignored."""
         for mark in marks:
             (self.folder / STAGED_FOLDER / mark).unlink(missing_ok=True)
 
