@@ -44,6 +44,7 @@ def test_a_files_name_is_that_of_its_part() -> None:
         "grid",
         "lookups",
         "scale",
+        "sinks",
         Path(report.FIGURES).stem,
     }
     assert {path.stem for path in FOLDER.glob("*.json")} <= {*CONTESTS, *others}
