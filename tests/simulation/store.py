@@ -46,6 +46,10 @@ class Line:
         self._store, self._faults, self._before, self._committed = store, faults, before, committed
         self._is_down, self._fenced, self._recorded = is_down, fenced, recorded
 
+    @property
+    def storage_path(self) -> None:
+        """None: the store is no file."""
+
     def _write(self, what: str, write: Callable[[], Any]) -> Any:
         self._before(what)
         if self._is_down():

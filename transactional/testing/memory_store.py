@@ -93,6 +93,8 @@ class MemoryCoordinatorStore:
     is a `ManualClock`, with which a lease is valid until it is released or taken again by the same owner.
     """
 
+    storage_path = None
+
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or ManualClock()
         self._topologies: dict[str, MemoryTopology] = {}
@@ -114,8 +116,7 @@ class MemoryCoordinatorStore:
         to_rewind: bool = False,
         stalled: StalledLease | None = None,
     ) -> Lease:
-        """Take the lease and draw a fence id; delete batches of another source from which no table can have been
-        written."""
+        """Take the lease and draw a fence id; delete batches of another source, of which nothing is in a table."""
         given = json.loads(fingerprint_json(fingerprint))
         with self._lock:
             topology = self._topologies.setdefault(topology_id, MemoryTopology("{}"))
@@ -267,8 +268,7 @@ class MemoryCoordinatorStore:
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False
     ) -> None:
-        """Store in which phase and why an attempt failed; give up later attempts in flight, unless it fails
-        `alone`."""
+        """Store why an attempt failed and in which phase; give up later ones in flight, unless it fails `alone`."""
         error = failure_text(phase, reason)
         with self._check_lease(lease) as topology:
             topology.trouble = trouble_after(topology.trouble, attempt.txid, error, at_ms)

@@ -166,6 +166,10 @@ class StoreReader(Protocol):
     Raises `StoreUnavailable` if the store does not respond, `CorruptRecord` for what can't be read.
     """
 
+    @property
+    def storage_path(self) -> str | None:
+        """The path of the store's file, or None if it is no file."""
+
     def desired(self, topology_id: str) -> Desired:
         """A topology's current desired state; active if the store does not know it."""
 

@@ -33,7 +33,7 @@ def refuse_early(topology: Topology, store: CoordinatorStore) -> None:
                 for component in topology.committers
                 if component.state is not None
             ]
-            experiment = removal_hint(getattr(store, "storage_path", None), tables)
+            experiment = removal_hint(store.storage_path, tables)
             raise StoreMismatch(
                 refusal_text(diagnosis.component, diagnosis.where, diagnosis.what, diagnosis.remedy, experiment)
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -34,31 +34,27 @@ class SinkStep(BoltStep):
 
     def __init__(self, plan: Step, component: Component, context: CommitContext) -> None:
         super().__init__(plan, component, context)
-        self._records: list[pa.Table] = []
-        self._staged: list[pa.Table] = []
+        self._bolts: list[SinkBolt] = []
 
     def _run_in_driver(self, exchange: CommitExchange) -> None:
-        self._records, self._staged = [], []
+        self._bolts = []
         super()._run_in_driver(exchange)
-        if tables := self._stage(exchange.attempt):
-            assert self.component.sink is not None
-            exchange.outbox[self.component.id] = _payload_of(self.component.sink, pa.concat_tables(tables))
-        self._records, self._staged = [], []
-
-    def _stage(self, attempt: TransactionAttempt) -> list[pa.Table]:
-        """Check what tasks have staged, and stage the other records."""
-        sink = self.component.sink
+        sink, bolts = self.component.sink, self._bolts
         assert sink is not None
-        if self._staged:
-            sink.check_staged(attempt, pa.concat_tables(self._staged))
-        return [*self._staged, *([sink.stage(attempt, pa.concat_tables(self._records))] if self._records else [])]
+        records = [table for bolt in bolts for table in bolt.records]
+        staged = [table for bolt in bolts for table in bolt.staged]
+        if staged:
+            sink.check_staged(exchange.attempt, pa.concat_tables(staged))
+        count = sum(bolt.staged_count for bolt in bolts)
+        if records or staged:
+            exchange.outbox[self.component.id] = stage_records(sink, exchange.attempt, records, staged, count)
+        self._bolts = []
 
     def _collect(self, task: CommitTask) -> None:
         for operator in task.operators.values():
             assert isinstance(operator, ArrowBatchOperator)
             assert isinstance(operator.bolt, SinkBolt)
-            self._records += operator.bolt.records
-            self._staged += operator.bolt.staged
+            self._bolts.append(operator.bolt)
 
 
 def letter_records(
@@ -72,8 +68,20 @@ def letter_records(
             records.append(sink.encode(pa.RecordBatch.from_pylist([letter], schema)))
         except SchemaMismatch as error:
             _log.warning("dead letter %d of transaction %d is not published: %s", key[1], attempt.txid, error)
-    return {DEAD_LETTERS: _payload_of(sink, sink.stage(attempt, pa.concat_tables(records)))} if records else {}
+    return {DEAD_LETTERS: stage_records(sink, attempt, records)} if records else {}
 
 
-def _payload_of(sink: Sink, staged: pa.Table) -> SinkRecords:
-    return encode_payload(staged, sink.checksum(staged))
+def stage_records(
+    sink: Sink,
+    attempt: TransactionAttempt,
+    records: Sequence[pa.Table],
+    staged: Sequence[pa.Table] = (),
+    staged_count: int = 0,
+) -> SinkRecords:
+    """Stage encoded records, and return them with those that tasks have staged, `staged_count` of them, for the outbox.
+
+    There is at least one table of either.
+    """
+    tables = [*staged, *([sink.stage(attempt, pa.concat_tables(records))] if records else [])]
+    table, count = pa.concat_tables(tables), staged_count + sum(part.num_rows for part in records)
+    return encode_payload(table, count, sink.checksum(table))

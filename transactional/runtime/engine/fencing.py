@@ -207,7 +207,7 @@ def _table_txid(
 
 def _mismatch(component_id: str, state: State, store: StoreReader, wrong: Disagreement) -> StoreMismatch:
     where = f"its table ({' '.join(f'{name}={value}' for name, value in state.identity().items())})"
-    experiment = removal_hint(getattr(store, "storage_path", None), [state.parts.examination.storage_path])
+    experiment = removal_hint(store.storage_path, [state.parts.examination.storage_path])
     return StoreMismatch(refusal_text(component_id, where, wrong.what, wrong.remedy, experiment))
 
 

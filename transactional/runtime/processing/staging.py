@@ -135,7 +135,9 @@ def _with_staged_records(program: TaskProgram, attempt: TransactionAttempt, sent
     if not sink_bolt.records:
         return sent
     try:
-        sink_bolt.staged.append(bolt.sink.stage(attempt, pa.concat_tables(sink_bolt.records)))
+        records = pa.concat_tables(sink_bolt.records)
+        sink_bolt.staged.append(bolt.sink.stage(attempt, records))
+        sink_bolt.staged_count += records.num_rows
     except OperatingError as error:
         text = f"component {sent.component!r} of attempt {attempt}: {error}"
         return TaskFailure(sent.order, sent.component, error.code, text)

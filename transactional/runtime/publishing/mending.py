@@ -126,16 +126,21 @@ def _split(row: OutboxRow, record: int | None) -> tuple[SinkRecords, SinkRecords
     if record is None:
         return SinkRecords(row.payload, row.count), None
     table = decode_payload(row)
+    if table.num_rows != row.count:
+        raise ConfigError(
+            f"transaction {row.publication.attempt.txid} of sink {row.sink!r} has its {row.count} records in "
+            f"{table.num_rows} files: a single one can't be set aside; leave out --record to set all of them aside"
+        )
     if not 0 <= record < row.count:
         raise ConfigError(
             f"transaction {row.publication.attempt.txid} of sink {row.sink!r} has the records 0 to {row.count - 1}, "
             f"and no record {record}"
         )
-    letters = encode_payload(table.slice(record, 1))
+    letters = encode_payload(table.slice(record, 1), 1)
     if row.count == 1:
         return letters, None
     indices = [number for number in range(row.count) if number != record]
-    return letters, encode_payload(table.take(indices))
+    return letters, encode_payload(table.take(indices), len(indices))
 
 
 def _sink_of(topology: Topology, status: TopologyStatus, name: str) -> tuple[Sink, SinkOwner]:

@@ -168,12 +168,11 @@ class PayloadFolder:
         return file
 
 
-def outbox_folder(config: TopologyConfig, store: object) -> Path | None:
+def outbox_folder(config: TopologyConfig, store: CoordinatorStore) -> Path | None:
     """Return the folder for large payloads: the option's, or the one beside a SQLite file; None if there is neither."""
     if config.outbox_folder is not None:
         return Path(config.outbox_folder).absolute()
-    file = getattr(store, "storage_path", None)
-    return None if file is None else Path(file).absolute().parent / "outbox"
+    return None if store.storage_path is None else Path(store.storage_path).absolute().parent / "outbox"
 
 
 def _run_digest(topology_id: str, run: Lease | RunRecord) -> str:

@@ -18,28 +18,28 @@ CHECKSUM_BYTES: Final = 4
 COMPRESSION: Final = "zstd"
 
 
-def encode_payload(table: pa.Table, checksum: int | None = None) -> SinkRecords:
-    """Compress records, and put the checksum of the payload in front. `checksum` is that of the records."""
+def encode_payload(staged: pa.Table, count: int, checksum: int | None = None) -> SinkRecords:
+    """Compress what a sink has staged of some records, and put the checksum of the payload in front.
+
+    `count` is the number of the records, `checksum` theirs. A staged table may have one row for many records.
+    """
     buffer = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=COMPRESSION)
-    with pa.ipc.new_stream(buffer, table.schema, options=options) as writer:
-        writer.write_table(table.combine_chunks())
+    with pa.ipc.new_stream(buffer, staged.schema, options=options) as writer:
+        writer.write_table(staged.combine_chunks())
     stream = buffer.getvalue().to_pybytes()
-    return SinkRecords(_checksum(stream) + stream, table.num_rows, checksum=checksum)
+    return SinkRecords(_checksum(stream) + stream, count, checksum=checksum)
 
 
 def decode_payload(row: OutboxRow) -> pa.Table:
-    """Return the records of an outbox row. Raises `CorruptRecord` if they are not the records that were stored."""
+    """Return what was staged of the records of an outbox row. Raises `CorruptRecord` if it is not what was stored."""
     checksum, stream = row.payload[:CHECKSUM_BYTES], row.payload[CHECKSUM_BYTES:]
     if checksum != _checksum(stream):
         raise corrupt_payload(row, "its checksum is another one")
     try:
-        table = pa.ipc.open_stream(stream).read_all()
+        return pa.ipc.open_stream(stream).read_all()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise corrupt_payload(row, str(error)) from error
-    if table.num_rows != row.count:
-        raise corrupt_payload(row, f"it has {table.num_rows} records instead of {row.count}")
-    return table
 
 
 def _checksum(stream: bytes) -> bytes:

@@ -22,6 +22,8 @@ class SinkBolt(ArrowBatchBolt):
         self.records: list[pa.Table] = []
         self.staged: list[pa.Table] = []
         """Tables that the sink has staged, in place of the records that it was given."""
+        self.staged_count = 0
+        """The number of the records that were staged. A staged table may have one row for many of them."""
 
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
         """Keep nothing: records depend on the tuples alone."""

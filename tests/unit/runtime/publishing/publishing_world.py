@@ -207,7 +207,7 @@ class Leader:
         record = AttemptRecord(attempt, "processing", EMPTY_BATCH, None, 0, 0, None, None, None, None)
         store.record_attempt(self.lease, record, forget_later=True)
         world.point("record commit")
-        outbox = {name: decode_payload(of) for name, of in values.items() if of}
+        outbox = {name: make_payload(of) for name, of in values.items() if of}
         times: Any = {"processed_at_ms": 0, "started_at_ms": 0, "at_ms": 0}
         store.record_commit(self.lease, attempt, EMPTY_BATCH, **times, outbox=outbox)
         world.point("commit recorded")
@@ -242,10 +242,10 @@ def take_lease(store: MemoryCoordinatorStore, owner: str) -> Lease:
     return store.acquire(TOPOLOGY, {}, owner=owner, lease_ms=1_000)
 
 
-def decode_payload(values: list[bytes]) -> SinkRecords:
+def make_payload(values: list[bytes]) -> SinkRecords:
     """The payload of records without keys."""
     keys = pa.nulls(len(values), pa.binary())
-    return encode_payload(pa.table({KEY: keys, VALUE: pa.array(values, pa.binary())}))
+    return encode_payload(pa.table({KEY: keys, VALUE: pa.array(values, pa.binary())}), len(values))
 
 
 class Forgetful(list[int]):

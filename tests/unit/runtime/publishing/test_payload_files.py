@@ -184,7 +184,7 @@ def test_where_no_folder_is_known_it_is_asked_for(store: SqlCoordinatorStore, tm
     in_option = TopologyConfig(outbox_folder=str(tmp_path / "shared"))
     assert outbox_folder(in_option, store) == tmp_path / "shared"
     assert outbox_folder(TopologyConfig(), store) == tmp_path / "outbox"
-    assert outbox_folder(TopologyConfig(), object()) is None
+    assert outbox_folder(TopologyConfig(), MemoryCoordinatorStore()) is None
 
 
 def test_the_folder_is_not_inside_a_table(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_large_transactions_are_published_in_groups_of_limited_size(
 ) -> None:
     """Sixty-four of the largest would be a quarter of a gigabyte in one Kafka transaction."""
     attempts = [TransactionAttempt(TxId(n), AttemptId(n)) for n in range(1, 8)]
-    payload = encode_payload(pa.table({"word": ["cat"]})).payload
+    payload = encode_payload(pa.table({"word": ["cat"]}), 1).payload
     waiting = [OutboxRow("alerts", Publication("run", attempt), 1, payload) for attempt in attempts]
     monkeypatch.setattr(relay, "GROUP_BYTES_MAX", 2 * len(payload) + 1)
     groups = list[int]()
@@ -213,7 +213,7 @@ def test_a_sink_is_opened_again_three_times_in_ten_minutes_unless_it_was_slow(ta
 
 def test_a_payload_that_was_changed_is_refused_wherever_that_is() -> None:
     values = pa.array([bytes([n % 251]) * (n % 40) for n in range(500)])
-    payload = encode_payload(pa.table({"key": values, "value": values})).payload
+    payload = encode_payload(pa.table({"key": values, "value": values}), 500).payload
     flipped = (payload[:n] + bytes([payload[n] ^ 1]) + payload[n + 1 :] for n in range(0, len(payload), 7))
     for changed in (b"", payload[:-400], *flipped):
         row = OutboxRow("alerts", Publication("run", TransactionAttempt(TxId(7), AttemptId(9))), 500, changed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from spouts import MemoryTransactionalSpout
@@ -332,6 +333,16 @@ def test_a_sink_is_dropped_with_what_waits(store: MemoryCoordinatorStore, target
     assert store.sinks("words") == {}
     with pytest.raises(ConfigError, match="the store has no sink 'alerts'"):
         drop_sink(store, "words", "alerts", owner="operator")
+
+
+def test_files_of_many_records_are_set_aside_as_a_whole(
+    store: MemoryCoordinatorStore, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WordSink, "stage", lambda *_: pa.table({"word": ["a file"]}))
+    refused_after_commit(store, target)
+    with pytest.raises(ConfigError, match="has its 2 records in 1 files: a single one can't be set aside"):
+        set_aside(build(), store, "alerts", TxId(1), 0, TopologyConfig(), owner="operator")
+    assert set_aside(build(), store, "alerts", TxId(1), None, TopologyConfig(), owner="operator") == 2
 
 
 @pytest.mark.parametrize(("record", "published"), [(None, []), (0, ["dog"]), (1, ["cat"])])

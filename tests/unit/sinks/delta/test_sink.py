@@ -28,6 +28,7 @@ from tests.standing_s3 import BUCKET, StandingS3
 from transactional import RunSummary, TopologyConfig, run_topology
 from transactional.core.ports import PublishedRecords, SinkOwner
 from transactional.core.store.outbox import Publication
+from transactional.core.store.sink_rules import records_in
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, CorruptRecord, SchemaMismatch, SinkUnavailable, StoreMismatch, TableUnfit
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -132,6 +133,9 @@ def test_tasks_stage_many_rows_themselves(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(DeltaSink, "check_staged", check_staged)
     run(tmp_path, rows(8))
     assert staged_by_tasks == [1, 1]
+    with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")) as store:
+        counts = [records_in(attempt.details) for attempt in store.times("landing", limit=9)]
+    assert counts == [{"events": 4}, {"events": 4}], "rows, not files"
     assert table_rows(tmp_path) == sorted(rows(8)[0], key=repr)
 
 
@@ -283,7 +287,7 @@ def test_a_topology_goes_back_and_appends_again(tmp_path: Path) -> None:
     with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")) as store:
         plan = rewind(topology.build(), store, TxId(2), owner="test")
         assert plan.sinks == (
-            f"events: 2 records of transactions 3 to 4 are taken out of Delta table {tmp_path}/events",
+            f"events: 6 records of transactions 3 to 4 are taken out of Delta table {tmp_path}/events",
         )
     assert sorted(row[0] for row in table_rows(tmp_path, "amount")) == list(range(8))
     assert run(tmp_path, rows(15)).committed_txid == 4
