@@ -9,15 +9,17 @@ if TYPE_CHECKING:
     from sinks.kafka.avro_value import AvroValue
     from sinks.kafka.json_value import JsonValue
     from sinks.kafka.sink import KafkaSink
+    from sinks.keyed import KeyedSink
     from transactional.core.ports.sinks import Sink
 
-__all__ = ["AvroValue", "DeltaSink", "JsonValue", "KafkaSink", "Sink"]
+__all__ = ["AvroValue", "DeltaSink", "JsonValue", "KafkaSink", "KeyedSink", "Sink"]
 
 _HOMES: Final = {
     "sinks.delta.sink": "DeltaSink",
     "sinks.kafka.avro_value": "AvroValue",
     "sinks.kafka.json_value": "JsonValue",
     "sinks.kafka.sink": "KafkaSink",
+    "sinks.keyed": "KeyedSink",
     "transactional.core.ports.sinks": "Sink",
 }
 __getattr__ = lazy_names(__name__, _HOMES)

@@ -204,7 +204,12 @@ PAGES = {
             "sinks.kafka.json_value.JsonValue",
             "sinks.kafka.avro_value.AvroValue",
             "sinks.delta.sink.DeltaSink",
+            "sinks.keyed.KeyedSink",
             "transactional.core.ports.Sink",
+            "transactional.core.ports.SinkOwner",
+            "transactional.core.ports.SinkPosition",
+            "transactional.core.ports.PublishedRecords",
+            "transactional.core.store.outbox.Publication",
         ),
     ),
     "states": Page(

@@ -90,7 +90,7 @@ HOMES = {
         *(f"transactional.runtime.{folder}" for folder in ("commit", "executors.spark", "processing", "tasks")),
         *("transactional.runtime.tasks.failing", "transactional.operations.queries"),
         *("transactional.testing", "transactional.testing.states"),
-        *("sinks.delta", "sinks.kafka", "transactional.runtime.publishing"),
+        *("sinks.delta", "sinks.kafka", "sinks.keyed", "transactional.runtime.publishing"),
         *("spouts", "spouts.avro", "spouts.decoding", "spouts.kafka", "spouts.kafka.clients", "spouts.registry"),
         *("state", "state.rows", "state.redis", "state.sql", "state.delta", "state.delta.log", "state.delta.segments"),
         *("state.delta.read", "state.delta.tables", "state.delta.upkeep", "state.delta.write"),

@@ -2,7 +2,8 @@
 
 States are written before the decision, sinks after it. Tasks encode tuples; `record_commit` stores the records in the
 outbox; the leader's relay publishes them in order of txid. A sink never sees an attempt that was not committed. Its
-target holds a position beside the records, written atomically with them, so a relay that died can be continued.
+target holds a position beside the records, written atomically with them, so a relay that died can be continued. A
+target without a position gets records again that the outbox still has, and recognizes them by their keys.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class Sink(ABC):
     """True if a power cut would lose what `stage` has written, unless the topology is durable on disk."""
     can_go_back: ClassVar[bool] = False
     """True if `go_back` takes published records away. Otherwise they stay, and are published again after a rewind."""
-
+    has_position: ClassVar[bool] = True
+    """False if the target has no place for a position: then `look` and `position` return None, and `publish` gets
+    records again that the target may have. It has to recognize them (`sinks.KeyedSink`)."""
     can_send: ClassVar[bool] = False
     """True if `send` sends records from tasks, as a topology that is at least once needs."""
 

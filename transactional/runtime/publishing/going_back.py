@@ -99,7 +99,14 @@ def _effects(
                 is_sent_again=True,
             )
     if progress is not None and progress.waiting and status.committed_txid > txid:
-        yield SinkEffect(f"{name}: what waits of transactions after {txid} is not sent")
+        if sink is None or sink.has_position:
+            yield SinkEffect(f"{name}: what waits of transactions after {txid} is not sent")
+        else:
+            yield SinkEffect(
+                f"{name}: {progress.unsent_summary}; {sink.target_name} may have some of them, as it has no position; "
+                f"what is computed again after transaction {txid} is sent under other keys",
+                is_sent_again=True,
+            )
 
 
 def _count_records(store: CoordinatorStore, topology_id: str, sink: str, target: TxId, last: TxId) -> int | None:
