@@ -83,9 +83,8 @@ def transactions(topology: Topology, open_minutes: int) -> Iterator[Cost]:
         phase.run(attempt, processed)
         commit_s, cpu_s = perf_counter() - began, process_time() - used
         for component in topology.committers:
-            maintain = getattr(component.state, "maintain", None)
-            if maintain is not None:
-                maintain(attempt.txid, lambda: True)
+            if component.state is not None:
+                component.state.parts.maintenance.maintain(attempt.txid, lambda: True)
         if newest > open_minutes:
             yield Cost(commit_s, cpu_s, process_time() - used)
 

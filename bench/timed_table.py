@@ -42,7 +42,7 @@ class TimedState(DeltaMapState):
         before = perf_counter()
         super()._write(attempt, rows, combine, apply)
         written = perf_counter()
-        self.maintain(attempt.txid, lambda: True)
+        self.parts.maintenance.maintain(attempt.txid, lambda: True)
         self.writes.append((written - before) * 1e3)
         self.upkeep.append((perf_counter() - written) * 1e3)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from state.delta.log.log import read_added_bytes
 from state.delta.read.merged_reader import MergedReader
 from state.delta.read.segment_reader import SegmentReader
 from state.delta.read.table_reader import TableReader
@@ -22,7 +21,6 @@ from state.delta.write.segments import LogWriter
 from state.delta.write.table_writer import TableWriter
 from state.delta.write.touched_files import Footers
 from state.fence import TableWrite
-from transactional.core.ports import CommitFacts
 from transactional.model.names import STORE_PROPERTY
 
 Turn = Callable[[TableWrite], "OpenTable"]
@@ -51,12 +49,6 @@ class OpenTable:
         """Return the `store_id` that the table was created with."""
         return self.loaded.properties.get(STORE_PROPERTY)
 
-    def last_commit(self) -> CommitFacts:
-        """Return facts of the last write: its Delta version, and the bytes that it added to a table on a disk."""
-        folder, version = self.loaded.folder, self.loaded.delta_version
-        size_bytes = None if folder is None else read_added_bytes(folder, version)
-        return CommitFacts(version, size_bytes, self.reader.compacted_txid)
-
     def _turn_and_apply(self, write: TableWrite) -> None:
         """Turn the table into the log layout and write to that, or write as before if it is a replay."""
         if self._turn is None or write.is_replay:
@@ -72,7 +64,7 @@ def open_merged(loaded: LoadedTable, state: str, turn: Turn | None = None) -> Op
     footers = Footers(loaded.storage, loaded.columns)
     reader = MergedReader(loaded, footers)
     writer = MergeWriter(loaded, state, reader.lookup, footers)
-    return OpenTable(loaded, reader, writer, MergedUpkeep(writer), turn)
+    return OpenTable(loaded, reader, writer, MergedUpkeep(writer, reader), turn)
 
 
 def open_segments(loaded: LoadedTable, state: str, settings: LogLayout | None = None) -> OpenTable:

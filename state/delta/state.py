@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -36,15 +35,12 @@ from state.delta.tables.sql import DIALECTS
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, properties_of
 from state.delta.write.engine_commits import settle_columns
 from state.fence import WRITE_TRIES, TableWrite, WriteRefused
-from transactional.core.ports import CommitFacts, StateKind
-from transactional.core.ports.state_parts import StateParts
+from transactional.core.ports import StateKind
+from transactional.core.ports.state_parts import StateParts, TableMaintenance
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.durations import Duration
 from transactional.model.errors import ConfigError, OperatingError
 from transactional.model.schema import Schema
-
-if TYPE_CHECKING:
-    pass
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +98,7 @@ class DeltaMapState(DeltaState):
             staging=DeltaStaging(self),
             examination=DeltaExamination(self),
             rewind=DeltaRewind(self),
+            maintenance=TableMaintenance() if self._opened is None else self._opened.upkeep,
         )
 
     def identity(self) -> Mapping[str, str]:
@@ -130,11 +127,6 @@ class DeltaMapState(DeltaState):
         columns, partition_by = shape_of(self._request)
         own = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner, self._store_id)
         self.resolved = resolve(self.location, columns, properties_of(columns, own), partition_by)
-
-    def last_commit(self) -> CommitFacts | None:
-        """Return facts of the last write. Its size is only known on a disk of this machine, where it takes no
-        request."""
-        return None if self._opened is None else self._opened.last_commit()
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
         """Return the rows of the newest version. Types that are not declared are those of the table."""
@@ -212,19 +204,6 @@ class DeltaMapState(DeltaState):
     @property
     def _history_names(self) -> list[str]:
         return list(map(self.columns.prev, self.values.names))
-
-    def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
-        """Compact, clean up the log, and delete old files, as far as that is due."""
-        self._open_table.upkeep.maintain(committed_txid, may_go_on)
-
-    @property
-    def upkeep_failure(self) -> str:
-        """The maintenance of the table that has failed several times in a row (see the port)."""
-        return "" if self._opened is None else self._opened.upkeep.lasting_failure
-
-    def finish_maintenance(self, may_go_on: Callable[[], bool]) -> None:
-        """Wait for a compaction that is being written while transactions continue, and commit it (see the port)."""
-        self._open_table.upkeep.finish(may_go_on)
 
     @property
     def _request(self) -> TableRequest:

@@ -27,7 +27,7 @@ from state.sql.types import check_columns, check_name
 from state.table_state import TableState
 from transactional.core.ports import StateKind
 from transactional.core.ports.examining import TableAddress
-from transactional.core.ports.state_parts import Rewind, RewindTarget, StateParts, TableExamination
+from transactional.core.ports.state_parts import Rewind, RewindTarget, StateParts, TableExamination, TableMaintenance
 from transactional.core.store.databases.database import Database
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.durations import Duration
@@ -39,7 +39,7 @@ TRANSACTIONS_PER_REMOVAL = 8
 """Maintenance removes expired rows once in this number of transactions."""
 
 
-class SqlMapState(TableState[RowTable], Rewind, TableExamination):
+class SqlMapState(TableState[RowTable], Rewind, TableExamination, TableMaintenance):
     """Key → values in a table of a database: one row per key, with the transaction that wrote it and what was before.
 
     `url` is `sqlite:///path`, `postgresql://user:password@host/database`, or `sqlite://`, a database in the memory of
@@ -85,7 +85,7 @@ class SqlMapState(TableState[RowTable], Rewind, TableExamination):
     @property
     def parts(self) -> StateParts:
         """The parts of the state: it can go back by one transaction, and the doctor reads it."""
-        return replace(super().parts, rewind=self, examination=self)
+        return replace(super().parts, rewind=self, examination=self, maintenance=self)
 
     @property
     def storage_path(self) -> str | None:

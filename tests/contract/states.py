@@ -44,11 +44,11 @@ class MaintainedMapState(DeltaMapState):
     """A state that is looked after before each transaction, as a runner does after the one before it."""
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, Any]) -> None:
-        self.maintain(TxId(attempt.txid - 1), always)
+        self.parts.maintenance.maintain(TxId(attempt.txid - 1), always)
         super().put(attempt, rows)
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
-        self.maintain(TxId(attempt.txid - 1), always)
+        self.parts.maintenance.maintain(TxId(attempt.txid - 1), always)
         super().merge(attempt, partials)
 
 
@@ -65,8 +65,8 @@ class CommittedMapState(DeltaMapState):
 
     def _maintained(self, attempt: TransactionAttempt) -> None:
         """With what is done apart, so that a test knows what there is."""
-        self.maintain(attempt.txid, always)
-        self.finish_maintenance(always)
+        self.parts.maintenance.maintain(attempt.txid, always)
+        self.parts.maintenance.finish(always)
 
 
 def write_by_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,11 +99,11 @@ class StagedMapState(DeltaMapState):
     """
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, Any]) -> None:
-        self.maintain(TxId(attempt.txid - 1), always)
+        self.parts.maintenance.maintain(TxId(attempt.txid - 1), always)
         super().put(attempt, rows)
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
-        self.maintain(TxId(attempt.txid - 1), always)
+        self.parts.maintenance.maintain(TxId(attempt.txid - 1), always)
         super().merge(attempt, self.staged(attempt, partials))
 
     def staged(self, attempt: TransactionAttempt, partials: Partials) -> Partials:

@@ -110,7 +110,7 @@ def test_compactions_that_are_written_apart_keep_tombstones_until_nothing_is_bef
         state.put(place.attempt(txid, txid), rows)
         model = {word: count for word, count in (model | change).items() if count is not None}
         assert content(state) == model
-        state.maintain(TxId(txid), lambda: True)
+        state.parts.maintenance.maintain(TxId(txid), lambda: True)
         apart: BackgroundCompaction = state._open_table.upkeep.compactor.background  # type: ignore[attr-defined]
         if apart._future is not None:
             apart._future.exception(timeout=240)

@@ -123,7 +123,7 @@ class History:
                 self.check(state, txid, after)
             if isinstance(state, SqlMapState):
                 # A reader of the transaction before does not miss what is removed.
-                state.maintain(TxId(txid), lambda: True)
+                state.parts.maintenance.maintain(TxId(txid), lambda: True)
                 self.check(state, txid, after)
             self.model, self.horizon = after, horizon
         self.pin(state, None)
@@ -228,7 +228,7 @@ def test_it_is_removed_by_the_horizon_of_the_transaction_before(place: Place) ->
         assert "cat" not in content(state) or txid == 1
         assert ("cat" in content(state, txid - 1)) is (txid == 2)
     if isinstance(state, SqlMapState):
-        state.maintain(TxId(3), lambda: True)
+        state.parts.maintenance.maintain(TxId(3), lambda: True)
     assert stored_rows(state) == (3 if place.is_log else 1), "compactions remove it from a log"
 
 

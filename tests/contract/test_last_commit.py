@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from tests.contract.states import OWNER, Place, always, counts
 from transactional.core.ports import CommitFacts
+from transactional.core.ports.state_parts import StateParts, TableMaintenance
 from transactional.model.attempt import TxId
 from transactional.runtime.commit.committing import recorded_write_facts
 
@@ -42,19 +44,23 @@ def test_it_tells_version_bytes_and_compactions(
     for txid in range(1, 9):
         before = files(at.folder / "table")
         state.merge(at.attempt(txid, txid + 1), counts({"cat": 1, f"word {txid}": 2}))
-        told = state.last_commit()
+        told = state.parts.maintenance.last_commit()
         assert told is not None
         came = {name: size for name, size in files(at.folder / "table").items() if name not in before}
         assert told.size_bytes == sum(came.values()) > 0
         assert told.version == DeltaTable(at.folder / "table").version()
         compacted.add(told.compacted_txid)
-        state.maintain(TxId(txid), always)
+        state.parts.maintenance.maintain(TxId(txid), always)
     is_log = "log" in request.node.name
     assert len(compacted) > 2 if is_log else compacted == {None}
 
 
-class Away(MemoryMapState):
+class Away(MemoryMapState, TableMaintenance):
     """A state whose table is gone by the time that it is asked."""
+
+    @property
+    def parts(self) -> StateParts:
+        return replace(super().parts, maintenance=self)
 
     def last_commit(self) -> CommitFacts | None:
         raise FileNotFoundError

@@ -71,7 +71,7 @@ def test_a_name_works_or_is_refused(place: Place, name: str) -> None:
         return
     for txid, rows in enumerate(HISTORY, start=1):
         state.put(place.attempt(txid, txid), {(word,): row for word, row in rows.items()})
-        state.maintain(TxId(txid), always)
+        state.parts.maintenance.maintain(TxId(txid), always)
     expected = {"a": 3, "é": 1}
     again = opened(place, NAMES[name])
     assert content(again) == expected

@@ -223,7 +223,7 @@ def test_what_was_there_is_compacted_with_what_comes(
             ("cat",): (txid, 1.5 * (txid - 3), f"at {txid}")
         }
     state.compact()
-    state.maintain(TxId(6), always)
+    state.parts.maintenance.maintain(TxId(6), always)
     after = {"bird 1": (1, None, None), "bird 2": (5, None, None), "bird 3": (3, None, None), "cat": (6, 4.5, "at 6")}
     assert rows(state) == after
     assert rows(DeltaMapState(tmp_path / "table", "word string", AFTER)) == after

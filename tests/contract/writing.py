@@ -118,7 +118,7 @@ def fourth(state: DeltaMapState, place: Place) -> None:
 
 def upkeep(state: DeltaMapState, place: Place) -> None:
     fourth(state, place)
-    state.maintain(TxId(4), lambda: True)
+    state.parts.maintenance.maintain(TxId(4), lambda: True)
 
 
 def compact_in_background(state: DeltaMapState, place: Place) -> None:
@@ -127,7 +127,7 @@ def compact_in_background(state: DeltaMapState, place: Place) -> None:
     assert isinstance(maintenance, SegmentUpkeep)
     if (future := maintenance.compactor.background._future) is not None:
         future.exception(timeout=240)
-    state.maintain(TxId(4), lambda: True)
+    state.parts.maintenance.maintain(TxId(4), lambda: True)
 
 
 def again(state: DeltaMapState, place: Place) -> None:

@@ -28,6 +28,7 @@ from tests.simulation.faults import Faults
 from transactional.core.ports import Partials, StateKind
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.core.ports.staged import StagedFile
+from transactional.core.ports.state_parts import StateParts, TableMaintenance
 from transactional.errors import FailedException, Fenced, TableConflict
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -122,7 +123,7 @@ class CountingFence(Fence):
             raise
 
 
-class SimulatedState(MemoryMapState):
+class SimulatedState(MemoryMapState, TableMaintenance):
     """One process' handle of a table. `before` is called where the process may crash or stand still."""
 
     stored: SimulatedTable
@@ -137,6 +138,10 @@ class SimulatedState(MemoryMapState):
         super().__init__("word string", self.values_declared, kind=kind, table=table, deletes=True, **goes)
         self._before, self._faults, self._reached = before, faults, faults.reached
         self._identity = super().identity()
+
+    @property
+    def parts(self) -> StateParts:
+        return replace(super().parts, maintenance=self)
 
     def identity(self) -> Mapping[str, str]:
         return self._identity

@@ -6,12 +6,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, builder, words
 from transactional.core.machine.protocol import Action, Event
 from transactional.core.ports import Partials, StateKind
+from transactional.core.ports.state_parts import StateParts, TableMaintenance
 from transactional.core.store import AttemptRecord, Desired, Lease
 from transactional.core.store.history import RunEnd
 from transactional.errors import StoreUnavailable
@@ -79,11 +81,15 @@ class Gate:
         assert self.entered.wait(WAIT_S)
 
 
-class HookedState(MemoryMapState):
+class HookedState(MemoryMapState, TableMaintenance):
     """A state that calls `before` with the attempt before each write, and notes that it was closed."""
 
     before: Callable[[TransactionAttempt], None] = staticmethod(lambda attempt: None)
     closed = 0
+
+    @property
+    def parts(self) -> StateParts:
+        return replace(super().parts, maintenance=self)
 
     def close(self) -> None:
         self.closed += 1

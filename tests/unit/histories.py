@@ -115,7 +115,7 @@ class History:
                 store.record_commit(self.lease, attempt, batch, processed_at_ms=1, started_at_ms=1, at_ms=2)
                 for name, state in self.states.items():
                     self._look_up(store, name)
-                    state.maintain(attempt.txid, lambda: True)
+                    state.parts.maintenance.maintain(attempt.txid, lambda: True)
                 self.positions = {p: offsets.until for p, offsets in batch.ranges.items()}
                 self.txid += 1
 

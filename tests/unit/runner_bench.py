@@ -6,7 +6,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from tests.unit.attempts import everything, processed
 from tests.unit.fakes import Total, builder
 from transactional.core.machine.protocol import Event, ProcessingSucceeded
 from transactional.core.ports import Partials, Processed
+from transactional.core.ports.state_parts import StateParts, TableMaintenance
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.runtime.engine.runner import Fatal, PhaseRunner
@@ -58,10 +59,14 @@ class BenchSpout(MemoryTransactionalSpout):
         self.on_committed(batch)
 
 
-class State(MemoryMapState):
+class State(MemoryMapState, TableMaintenance):
     """A count, and whatever a test makes the state do before it is written."""
 
     on_put: Callable[[], None] = staticmethod(lambda: None)
+
+    @property
+    def parts(self) -> StateParts:
+        return replace(super().parts, maintenance=self)
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Any, Any]) -> None:
         self.on_put()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 
 from state.delta.log.files import TARGET_BYTES, compact
+from state.delta.read.table_reader import TableReader
 from state.delta.tables.data_files import DataFile
 from state.delta.upkeep.table_upkeep import TableUpkeep
 from state.delta.write.engine_commits import by_delta_rs
@@ -26,8 +27,8 @@ TIMES_MAX = 16
 class MergedUpkeep(TableUpkeep):
     """Maintains a table in the merge layout."""
 
-    def __init__(self, writer: MergeWriter) -> None:
-        super().__init__(writer)
+    def __init__(self, writer: MergeWriter, reader: TableReader) -> None:
+        super().__init__(writer, reader)
         self._footers = writer.footers
 
     @property

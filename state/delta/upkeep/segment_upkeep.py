@@ -23,8 +23,8 @@ class SegmentUpkeep(TableUpkeep):
     """Maintains a table in the log layout, which is compacted as `settings` say."""
 
     def __init__(self, writer: LogWriter, reader: SegmentReader, settings: LogLayout) -> None:
-        super().__init__(writer)
-        self.reader = reader
+        super().__init__(writer, reader)
+        self.reader: SegmentReader = reader
         self.compactor = Compactor(reader.stored, settings, writer.counts)
         self._orphans = StagedOrphans(self.loaded.location)
         self._swept_at_s = time.monotonic()
@@ -36,9 +36,9 @@ class SegmentUpkeep(TableUpkeep):
         """Compact every transaction before `newest` into the base. Raises `WriteRefused`."""
         self.compactor.compact(newest)
 
-    def maintain(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
+    def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Maintain the table as every layout does, and sometimes search for orphaned staged files."""
-        super().maintain(newest, may_go_on)
+        super().maintain(committed_txid, may_go_on)
         # The files of a compaction that is not committed yet look like orphaned ones.
         may_sweep = self.loaded.folder is not None and not self.compactor.background.is_pending
         if may_sweep and time.monotonic() - self._swept_at_s > SWEEP_INTERVAL_S:

@@ -16,11 +16,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from state.delta.log.files import Removals, delete_old_files
+from state.delta.log.log import read_added_bytes
 from state.delta.log.rebuilding import KnownTable, can_be_opened, rebuild_checkpoint
+from state.delta.read.table_reader import TableReader
 from state.delta.tables.data_files import DataFile
 from state.delta.write.table_writer import TableWriter
 from state.fence import WriteRefused
 from state.rows.expiring import NO_HORIZONS, app_transactions
+from transactional.core.ports.state_parts import CommitFacts, TableMaintenance
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError, TransactionalError
 from transactional.model.plumbing.failures import LASTING_COUNT, FailuresInARow
@@ -43,10 +46,11 @@ class RetainedParts:
 NOTHING_RETAINED = RetainedParts()
 
 
-class TableUpkeep(ABC):
+class TableUpkeep(TableMaintenance, ABC):
     """Maintains the table of a writer."""
 
-    def __init__(self, writer: TableWriter) -> None:
+    def __init__(self, writer: TableWriter, reader: TableReader) -> None:
+        self.reader = reader
         self.writer, self.loaded, self.columns = writer, writer.table, writer.columns
         self._removals = Removals(self.loaded.location, self.loaded.delta_version)
         self.retained = NOTHING_RETAINED
@@ -60,15 +64,15 @@ class TableUpkeep(ABC):
     def compact(self, newest: TxId) -> None:
         """Compact the rows before transaction `newest` into one row per key. Raises `WriteRefused`."""
 
-    def maintain(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
+    def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Compact if that is due, write checkpoints, clean up the log, and sometimes delete old files. Never fails.
 
-        `newest` is the transaction that was written last. Readers may still need the table as it was before it. Every
-        transaction leaves a file or two that are no longer part of the table. They are deleted once they are older than
-        the table's `delta.deletedFileRetentionDuration`.
+        Readers may still need the table as it was before the last transaction. Every transaction leaves a file or two
+        that are no longer part of the table. They are deleted once they are older than the table's
+        `delta.deletedFileRetentionDuration`.
         """
         self.writer.transactions += 1
-        self._try(COMPACTING, lambda: self._do_due(newest), may_go_on)
+        self._try(COMPACTING, lambda: self._do_due(committed_txid), may_go_on)
         self._tend_log(may_go_on)
         if self.writer.transactions % VACUUM_INTERVAL == 0:
             self._try("deleting old files", self.delete_old_files, may_go_on)
@@ -90,6 +94,13 @@ class TableUpkeep(ABC):
             self._try(COMPACTING, work)
             self._try(SYNCING, self.loaded.disk.make_durable)
         self._finish_log(may_go_on)
+
+    def last_commit(self) -> CommitFacts:
+        """Return the Delta version of the last write, and the bytes that it added to a table on a disk of this machine,
+        where that takes no request."""
+        folder, version = self.loaded.folder, self.loaded.delta_version
+        size_bytes = None if folder is None else read_added_bytes(folder, version)
+        return CommitFacts(version, size_bytes, self.reader.compacted_txid)
 
     def find_unfinished_work(self, may_go_on: Callable[[], bool]) -> Callable[[], object] | None:
         """Return a function that waits for work in the background and commits it, or None if there is none."""

@@ -36,7 +36,7 @@ class TestBackgroundCompactions:
         state = opened(place, compact_after=2)
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
-        state.maintain(TxId(3), lambda: True)
+        state.parts.maintenance.maintain(TxId(3), lambda: True)
         self.wait(state)
         return state
 
@@ -61,12 +61,12 @@ class TestBackgroundCompactions:
         state = opened(place, compact_after=2)
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
-        state.maintain(TxId(3), lambda: True)
+        state.parts.maintenance.maintain(TxId(3), lambda: True)
         before = live(state)
-        state.finish_maintenance(lambda: False)
+        state.parts.maintenance.finish(lambda: False)
         assert (segments(state).reader.compacted_txid, live(state)) == (0, before), "whoever is stopped does not wait"
         monkeypatch.setattr("state.delta.upkeep.background_compaction.FINISH_TIMEOUT_S", 0)
-        state.finish_maintenance(lambda: True)
+        state.parts.maintenance.finish(lambda: True)
         assert (segments(state).reader.compacted_txid, live(state)) == (0, before), "nobody waits for ever"
         monkeypatch.setattr("state.delta.upkeep.background_compaction.FINISH_TIMEOUT_S", 60)
 
@@ -74,10 +74,10 @@ class TestBackgroundCompactions:
             may_write.set()
             return True
 
-        state.finish_maintenance(lets_it_go_on)
+        state.parts.maintenance.finish(lets_it_go_on)
         assert (segments(state).reader.compacted_txid, content(state)) == (2, self.EXPECTED)
         version = DeltaTable(state.location.uri).version()
-        state.finish_maintenance(lambda: True)
+        state.parts.maintenance.finish(lambda: True)
         assert DeltaTable(state.location.uri).version() == version, "nothing is under way"
 
     def test_a_run_that_ends_commits_none_over_what_somebody_else_has_made_of_the_table(
@@ -87,7 +87,7 @@ class TestBackgroundCompactions:
         place.attempt(3, 10)
         successor.fence(AttemptId(10))
         merge(successor, place.attempt(4, 11), {"a": 1})
-        state.finish_maintenance(lambda: True)
+        state.parts.maintenance.finish(lambda: True)
         assert content(successor) == {**self.EXPECTED, "a": 7}
         assert DeltaTable(state.location.uri).transaction_version(compaction_of(OWNER)) is None
 
@@ -125,9 +125,9 @@ class TestBackgroundCompactions:
         puts: list[dict[str, tuple[int] | Absent]] = [{"a": (1,), "b": (1,)}, {"a": ABSENT}, {"b": ABSENT}, {"c": (1,)}]
         for txid, rows in enumerate(puts, 1):
             state.put(place.attempt(txid, txid), {(key,): values for key, values in rows.items()})
-        state.maintain(TxId(4), lambda: True)
+        state.parts.maintenance.maintain(TxId(4), lambda: True)
         self.wait(state)
-        state.maintain(TxId(4), lambda: True)
+        state.parts.maintenance.maintain(TxId(4), lambda: True)
         assert (segments(state).reader.compacted_txid, content(state)) == (3, {"c": 1})
         assert DeltaTable(state.location.uri).count() == 1, "all that was compacted is deleted"
 
@@ -143,10 +143,10 @@ class TestBackgroundCompactions:
         state = opened(place, compact_after=2)
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
-        state.maintain(TxId(3), lambda: True)
+        state.parts.maintenance.maintain(TxId(3), lambda: True)
         self.wait(state)
         assert caplog.messages[-1].endswith("executor 3 does not see the folder")
-        state.maintain(TxId(3), lambda: True)
+        state.parts.maintenance.maintain(TxId(3), lambda: True)
         assert (segments(state).reader.compacted_txid, content(state)) == (2, self.EXPECTED)
 
     @pytest.mark.parametrize("txid", ["größe", "tx#1"])
@@ -162,7 +162,7 @@ class TestBackgroundCompactions:
             stager = state.parts.staging.stager(OWNER) if attempt_id == 4 else None
             state.merge(attempt, part if stager is None else replace(part, staged=[stager.stage(attempt, part.table)]))
         for _ in range(2):
-            state.maintain(TxId(3), lambda: True)
+            state.parts.maintenance.maintain(TxId(3), lambda: True)
             if segments(state).compactor.background.is_pending:
                 self.wait(state)
         assert (segments(state).reader.compacted_txid, content(state)) == (2, {"a": 3, "1": 1, "2": 1, "4": 1})
@@ -170,7 +170,7 @@ class TestBackgroundCompactions:
     def test_one_is_committed_with_the_next_maintenance(self, place: Place, state: DeltaMapState) -> None:
         assert (segments(state).reader.compacted_txid, content(state)) == (0, self.EXPECTED)
         merge(state, place.attempt(4, 4), {"a": 1}, {"a": 1})
-        state.maintain(TxId(4), lambda: True)
+        state.parts.maintenance.maintain(TxId(4), lambda: True)
         assert (segments(state).reader.compacted_txid, content(state)) == (2, {**self.EXPECTED, "a": 8})
         assert content(state, committed_txid=3) == self.EXPECTED
         rows = DeltaTable(state.location.uri).to_pyarrow_dataset().to_table()
@@ -205,29 +205,29 @@ class TestBackgroundCompactions:
     ) -> None:
         DeltaTable(state.location.uri).optimize.compact()
         merge(state, place.attempt(4, 4), {"a": 1}, {"a": 1})
-        state.maintain(TxId(4), lambda: True)
+        state.parts.maintenance.maintain(TxId(4), lambda: True)
         assert "a compaction up to transaction 2 was dropped" in caplog.text
         assert (segments(state).reader.compacted_txid, content(state)) == (0, {**self.EXPECTED, "a": 8})
-        state.maintain(TxId(4), lambda: True)
+        state.parts.maintenance.maintain(TxId(4), lambda: True)
         self.wait(state)
-        state.maintain(TxId(4), lambda: True)
+        state.parts.maintenance.maintain(TxId(4), lambda: True)
         assert (segments(state).reader.compacted_txid, content(state)) == (3, {**self.EXPECTED, "a": 8})
 
     def test_one_that_is_refused_is_tried_again(self, place: Place, state: DeltaMapState) -> None:
         DeltaTable(state.location.uri).alter.set_table_properties({"delta.checkpointInterval": "50"})
-        state.maintain(TxId(3), lambda: True)
+        state.parts.maintenance.maintain(TxId(3), lambda: True)
         assert segments(state).reader.compacted_txid == 0
         merge(state, place.attempt(4, 4), {"a": 1})
-        state.maintain(TxId(4), lambda: True)
+        state.parts.maintenance.maintain(TxId(4), lambda: True)
         assert (segments(state).reader.compacted_txid, content(state)) == (2, {**self.EXPECTED, "a": 7})
 
     def test_that_of_a_zombie_is_not_committed(self, place: Place, state: DeltaMapState) -> None:
         leader = opened(place)
         leader.version()
         leader.fence(place.attempt(3, 9).attempt_id)
-        state.maintain(TxId(3), lambda: True)
+        state.parts.maintenance.maintain(TxId(3), lambda: True)
         merge(leader, place.attempt(4, 10), {"a": 1}, {"a": 1})
-        state.maintain(TxId(3), lambda: True)
+        state.parts.maintenance.maintain(TxId(3), lambda: True)
         assert (segments(leader).reader.compacted_txid, content(leader)) == (0, {**self.EXPECTED, "a": 8})
 
     def test_one_whose_file_is_gone_is_not_committed(
@@ -235,7 +235,7 @@ class TestBackgroundCompactions:
     ) -> None:
         [written] = segments(state).compactor.background._finished
         (place.folder / "t" / written.files[0].path).unlink()
-        state.maintain(TxId(3), lambda: True)
+        state.parts.maintenance.maintain(TxId(3), lambda: True)
         assert "could not be maintained" in caplog.text
         assert "does not find it" in caplog.text
         assert (segments(state).reader.compacted_txid, content(state)) == (0, self.EXPECTED)
@@ -243,6 +243,6 @@ class TestBackgroundCompactions:
     def test_what_it_has_written_is_no_orphan_until_it_is_committed(self, state: DeltaMapState) -> None:
         [written] = segments(state).compactor.background._finished
         segments(state)._swept_at_s = -1e9
-        state.maintain(TxId(3), lambda: True)
+        state.parts.maintenance.maintain(TxId(3), lambda: True)
         assert segments(state).reader.compacted_txid == 2
         assert written.files[0].path in live(state)

@@ -229,7 +229,7 @@ def test_windows_are_added_to_and_go_without_a_look_at_the_others(
 
     monkeypatch.setattr(Footers, "select", noted)
     state = opened(place)
-    state.maintain(TxId(0), lambda: True)  # else the first write looks for what has expired
+    state.parts.maintenance.maintain(TxId(0), lambda: True)  # else the first write looks for what has expired
     merge(state, place, 1, None, ("a", 1), ("a", 2), ("b", 3))
     merge(state, place, 2, 0, ("b", 3), ("a", 4), ("a", 5))
     merge(state, place, 3, 2, ("a", 5), ("a", 6))
@@ -300,7 +300,7 @@ def test_files_are_combined_with_those_beside_them_in_time(place: Place, monkeyp
     before = content(state)
     for limit, value in {"COMPACTION_INTERVAL": 1, "FILES_MAX": 1, "TIME_ROWS": 4}.items():
         monkeypatch.setattr(f"state.delta.upkeep.merged_upkeep.{limit}", value)
-    state.maintain(TxId(8), lambda: True)
+    state.parts.maintenance.maintain(TxId(8), lambda: True)
     assert times_of_files(state) == [[10, 11, 12, 20], [21, 30, 31, 32]]
     assert content(state) == before
     assert content(state, 7) == {key: 1 for key in before if key != ("a", at(12))}

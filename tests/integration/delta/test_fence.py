@@ -250,7 +250,7 @@ class TestConflicts:
         def much_happens() -> None:
             for txid in range(2, 30):
                 new.merge(world.attempt(txid, txid + 100), counts({"cat": 1}))
-                new.maintain(TxId(txid), always)
+                new.parts.maintenance.maintain(TxId(txid), always)
             log = Path(new.location.uri, "_delta_log")
             assert len(list(log.glob("*.json"))) < 20
 

@@ -396,7 +396,7 @@ class TestCompactions:
         state = opened(place, compact_after=1000)
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1}, {"a": 1})
-            state.maintain(TxId(txid), lambda: True)
+            state.parts.maintenance.maintain(TxId(txid), lambda: True)
         assert segments(state).reader.compacted_txid == 1
         assert content(state) == {"a": 6}
 

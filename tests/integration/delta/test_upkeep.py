@@ -83,7 +83,7 @@ def looked_after(words: DeltaMapState, place: Place, first: int, last: int) -> N
     """As `counted`, of a state that does not wait for what is done beside the transactions."""
     for txid in range(first, last + 1):
         words.merge(place.attempt(txid, txid), counts({"dog": 1}))
-        words.maintain(place.attempt(txid, txid).txid, lambda: True)
+        words.parts.maintenance.maintain(place.attempt(txid, txid).txid, lambda: True)
 
 
 def alone(place: Place, layout: str = "merge") -> DeltaMapState:
@@ -107,12 +107,12 @@ def test_transactions_continue_while_a_checkpoint_is_written(
     assert versions(words, "checkpoint.parquet") == []
     assert versions(words, "json")[0] == 0
     held.gate.set()
-    words.finish_maintenance(lambda: True)
+    words.parts.maintenance.finish(lambda: True)
     [checkpoint] = versions(words, "checkpoint.parquet")
     assert 5 <= checkpoint <= 7
     assert versions(words, "json")[0] == checkpoint
     looked_after(words, place, 41, 60)
-    words.finish_maintenance(lambda: True)
+    words.parts.maintenance.finish(lambda: True)
     assert versions(words, "json")[0] > 40
     assert content(words) == content(DeltaMapState(place.folder / "t", "word string", "count long")) == {"dog": 60}
 
@@ -124,12 +124,12 @@ def test_a_checkpoint_that_can_not_be_written_is_tried_again(
     held.gate.set()
     held.fails = True
     looked_after(words, place, 1, 12)
-    words.finish_maintenance(lambda: True)
+    words.parts.maintenance.finish(lambda: True)
     assert "could not be maintained, it will be tried again: " in caplog.text
     assert versions(words, "checkpoint.parquet") == []
     held.fails = False
     looked_after(words, place, 13, 14)
-    words.finish_maintenance(lambda: True)
+    words.parts.maintenance.finish(lambda: True)
     assert len(versions(words, "checkpoint.parquet")) == 1
 
 
@@ -142,7 +142,7 @@ def test_a_late_checkpoint_of_who_was_replaced_does_no_harm(place: Place, monkey
     for txid in range(7, 40):
         new.merge(place.attempt(txid, txid + 100), counts({"dog": 1}))
     held.gate.set()
-    late.finish_maintenance(lambda: True)
+    late.parts.maintenance.finish(lambda: True)
     with pytest.raises(Fenced):
         late.merge(place.attempt(7, 7), counts({"dog": 1}))
     assert content(new) == content(DeltaMapState(place.folder / "t", "word string", "count long")) == {"dog": 39}

@@ -39,7 +39,7 @@ def opened(place: Place, layout: str, retention: str = "interval 0 seconds") -> 
 def counted(words: DeltaMapState, place: Place, first: int, last: int) -> None:
     for txid in range(first, last + 1):
         words.merge(place.attempt(txid, txid), counts({"cat": 1}))
-        words.maintain(TxId(txid), lambda: True)
+        words.parts.maintenance.maintain(TxId(txid), lambda: True)
 
 
 def vacuum(words: DeltaMapState) -> None:

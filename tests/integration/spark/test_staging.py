@@ -121,10 +121,10 @@ def test_spark_compactions_and_the_driver_commits(
         staged = [stager.stage(attempt, part) for part in parts]
         state.merge(attempt, Partials(combine, parts[0].slice(0, 0), staged))
         before = state.read().sort_by("word")
-        state.maintain(TxId(txid), lambda: True)
+        state.parts.maintenance.maintain(TxId(txid), lambda: True)
         if upkeep.compactor.background._future is not None:
             assert upkeep.compactor.background._future.exception(timeout=240) is None
-            state.maintain(TxId(txid), lambda: True)
+            state.parts.maintenance.maintain(TxId(txid), lambda: True)
         assert state.read().sort_by("word").equals(before)
     assert (upkeep.reader.compacted_txid, len(jobs)) == (4, 2)
     compacted = pa.table(DeltaTable(state.location.uri).get_add_actions()).to_pylist()

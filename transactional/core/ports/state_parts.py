@@ -69,6 +69,57 @@ class Durability:
         """
 
 
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """The outcome of a state's last write to its table, for the history. None for a figure that is unknown.
+
+    `version` is that of the table's format, such as a Delta version, and `size_bytes` the size of the added files. Up
+    to `compacted_txid` the table is compacted.
+    """
+
+    version: int | None = None
+    size_bytes: int | None = None
+    compacted_txid: TxId | None = None
+
+
+class TableMaintenance:
+    """The maintenance of a table between transactions, and the figures of its last write. By default there is none.
+
+    Called in the commit thread.
+    """
+
+    def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
+        """Compact the table, and delete old files. Often does nothing.
+
+        Called once `committed_txid`, the last transaction written, is committed in the coordinator's store. Neither
+        readers nor a replay see a difference. Calls `may_go_on` between two long steps. Failures are logged, and
+        retried some later time.
+        """
+
+    @property
+    def lasting_failure(self) -> str:
+        """The maintenance that has failed several times in a row, with the reason; empty if none has.
+
+        Shown by the status, the metrics and the console.
+        """
+        return ""
+
+    def finish(self, may_go_on: Callable[[], bool]) -> None:
+        """Wait for maintenance that is done beside the commit thread, and commit it, as long as `may_go_on` says so: a
+        run that has nothing else to do is ending.
+
+        Called after the last `maintain`. Failures are logged. The next run begins unfinished maintenance again.
+        """
+
+    def last_commit(self) -> CommitFacts | None:
+        """Return the figures of the last write, or None if nothing is known of it.
+
+        Called after all states are written, so it has to be cheap. May raise `OSError` or `OperatingError`: only the
+        history then lacks the figures.
+        """
+        return None
+
+
 class Rewind:
     """The way back to an earlier transaction. By default there is none."""
 
@@ -226,4 +277,5 @@ class StateParts:
     tasks: TaskAccess = field(default_factory=TaskAccess)
     staging: Staging = field(default_factory=Staging)
     examination: TableExamination = field(default_factory=TableExamination)
+    maintenance: TableMaintenance = field(default_factory=TableMaintenance)
     rewind: Rewind = field(default_factory=Rewind)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -35,19 +34,6 @@ class StateKind(Enum):
     NON_TRANSACTIONAL = "non-transactional"
     TRANSACTIONAL = "transactional"
     OPAQUE = "opaque"
-
-
-@dataclass(frozen=True, slots=True)
-class CommitFacts:
-    """The outcome of a state's last write to its table, for the history. None for a figure that is unknown.
-
-    `version` is that of the table's format, such as a Delta version, and `size_bytes` the size of the added files. Up
-    to `compacted_txid` the table is compacted.
-    """
-
-    version: int | None = None
-    size_bytes: int | None = None
-    compacted_txid: TxId | None = None
 
 
 class State(ABC):
@@ -203,36 +189,4 @@ class State(ABC):
         """Raise the error that `put` would raise for these rows, without writing.
 
         The tuples that led to refused values can then be identified. By default nothing is checked.
-        """
-
-    def last_commit(self) -> CommitFacts | None:
-        """Return the figures of the last write, or None if nothing is known of it.
-
-        Called in the commit thread after all states are written, so it has to be cheap. May raise `OSError` or
-        `OperatingError`: only the history then lacks the figures.
-        """
-        return None
-
-    def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:  # noqa: B027 - optional
-        """Maintain the table between two transactions: compact, delete old files. Often does nothing.
-
-        Called in the commit thread, once `committed_txid`, the last transaction written, is committed in the
-        coordinator's store. Neither readers nor a replay see a difference. Calls `may_go_on` between two long steps.
-        Failures are logged, and retried some later time.
-        """
-
-    @property
-    def upkeep_failure(self) -> str:
-        """The maintenance that has failed several times in a row, with the reason; empty if none has.
-
-        Shown by the status, the metrics and the console. Read in the commit thread.
-        """
-        return ""
-
-    def finish_maintenance(self, may_go_on: Callable[[], bool]) -> None:  # noqa: B027 - optional
-        """Wait for maintenance that is done beside the commit thread, and commit it, as long as `may_go_on` says so: a
-        run that has nothing else to do is ending.
-
-        Called in the commit thread after the last `maintain`. Failures are logged. The next run begins unfinished
-        maintenance again. Here there is none.
         """

@@ -30,7 +30,7 @@ def recorded_write_facts(state: State, rows: int | None) -> dict[str, int]:
     """Return the recorded facts of a state's write, as far as they are known."""
     recorded = {} if rows is None else {"rows": rows}
     try:
-        facts = state.last_commit()
+        facts = state.parts.maintenance.last_commit()
     except (OSError, OperatingError):
         facts = None
     if facts is not None:

@@ -76,7 +76,7 @@ class Maintenance:
     def _maintain(self, component: str, state: State, committed_txid: TxId) -> None:
         """Maintain one table, and count the failures that it has had in a row."""
         try:
-            state.maintain(committed_txid, self._may_go_on)
+            state.parts.maintenance.maintain(committed_txid, self._may_go_on)
         except Exception as error:
             self._raised[component].add("maintenance", str(error))
             raise
@@ -85,7 +85,8 @@ class Maintenance:
     def lasting_failures(self) -> dict[str, str]:
         """Return the committers whose maintenance has failed several times in a row, with the reasons."""
         reasons = {
-            component: state.upkeep_failure or self._raised[component].lasting for component, state in self._states
+            component: state.parts.maintenance.lasting_failure or self._raised[component].lasting
+            for component, state in self._states
         }
         return {component: reason for component, reason in reasons.items() if reason}
 
@@ -93,7 +94,7 @@ class Maintenance:
         """Wait for maintenance that runs beside the commit thread, since the run ends with nothing left to do."""
         for component, state in self._states:
             started_s = time.monotonic()
-            state.finish_maintenance(self._may_go_on)
+            state.parts.maintenance.finish(self._may_go_on)
             self._report(component, started_s)
 
     def _report(self, component: str, started_s: float) -> None:

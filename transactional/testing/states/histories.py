@@ -53,7 +53,7 @@ class RandomHistory:
                 next_model, horizon = self.run_attempt(words, self.trial.attempt(txid), clock, Random(seed))
                 words.check_rows(next_model)
                 words.check_rows(self.model, committed=txid - 1)
-            words.state.maintain(self.trial.txid_of(words.state.version()), lambda: True)
+            words.state.parts.maintenance.maintain(self.trial.txid_of(words.state.version()), lambda: True)
             words.check_rows(self.model, committed=txid - 1)
             self.model, self.horizon = next_model, horizon
 

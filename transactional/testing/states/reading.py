@@ -57,7 +57,7 @@ def a_reader_sees_what_is_committed(trial: Trial) -> None:
             _check_reader(trial, words, reader, txid - 1, committed_rows)
             _check_reader(trial, words, reader, txid, written_rows)
             reader.release()
-            words.state.maintain(TxId(txid), lambda: True)
+            words.state.parts.maintenance.maintain(TxId(txid), lambda: True)
             committed_rows = written_rows
 
 

@@ -94,7 +94,7 @@ def expired_rows_are_seen_by_nobody(trial: Trial) -> None:
     words.check_rows({"dog": (1, None), "owl": (2, time_of(11))})
     words.check_rows({"cat": (1, time_of(1)), "dog": (1, None)}, committed=1)
     words.put(3, {}, planned_s=12)
-    words.state.maintain(trial.txid_of(words.state.version()), lambda: True)
+    words.state.parts.maintenance.maintain(trial.txid_of(words.state.version()), lambda: True)
     words.check_rows({"dog": (1, None), "owl": (2, time_of(11))}, committed=2)
     words.put(4, {}, planned_s=30)
     words.check_rows({"dog": (1, None)})
@@ -186,7 +186,7 @@ def going_back_too_far(trial: Trial) -> None:
     first = words.put(1, {"cat": 1})
     for txid in range(2, 5):
         words.put(txid, {"cat": txid})
-        words.state.maintain(trial.txid_of(words.state.version()), lambda: True)
+        words.state.parts.maintenance.maintain(trial.txid_of(words.state.version()), lambda: True)
     words.fence(4)
     target = _target(trial, first.txid, first.attempt_id)
     _check_can_rewind(trial, words, None)

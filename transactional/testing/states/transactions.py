@@ -71,7 +71,7 @@ def puts_in_every_transaction(trial: Trial, kind: StateKind) -> None:
         rows: dict[str | None, int] = {"cat": txid, f"word {txid}": txid, **({None: 7} if txid == 2 else {})}
         words.put(attempt, rows)
         expected |= rows
-        words.state.maintain(attempt.txid, lambda: True)
+        words.state.parts.maintenance.maintain(attempt.txid, lambda: True)
     words.check_lookup(12, expected, asked)
 
 

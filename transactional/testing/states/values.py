@@ -246,5 +246,5 @@ def sums_whose_parts_cancel_out(trial: Trial, type_: str) -> None:
     words = trial.open(values=f"total {type_}")
     for txid, units in enumerate((-1 - LARGEST[type_] % 2, half, half), start=1):
         words.merge(txid, _units(type_, {"cat": units}))
-        words.state.maintain(trial.txid_of(words.state.version()), lambda: True)
+        words.state.parts.maintenance.maintain(trial.txid_of(words.state.version()), lambda: True)
     words.check_rows(_units(type_, {"cat": 2 * half - 1 - LARGEST[type_] % 2}))

@@ -21,7 +21,7 @@ ALWAYS: Callable[[], bool] = lambda: True  # noqa: E731
 
 
 class RecordedMaintenance:
-    """Stands in for `State.maintain`: records its transactions, and stops at a gate."""
+    """Stands in for `TableMaintenance.maintain`: records its transactions, and stops at a gate."""
 
     def __init__(self, gate: Gate | None = None) -> None:
         self.told: list[TxId] = []
@@ -101,7 +101,7 @@ def test_a_run_that_ends_finishes_what_was_begun_beside_it(error: BaseException 
         if error is not None:
             raise error
 
-    world.states["total"].finish_maintenance = finish  # type: ignore[method-assign]
+    world.states["total"].finish = finish  # type: ignore[method-assign]
     assert world.run(topology).transactions == 3
     assert finished == [(3, "commit_0", True)]
 
@@ -110,7 +110,7 @@ def test_a_run_that_is_stopped_finishes_nothing_that_takes_long() -> None:
     world, gate, finished = World(), Gate(), list[bool]()
     topology = world.topology()
     record_maintenance(world, topology, "counts", gate)
-    world.states["total"].finish_maintenance = lambda may_go_on: finished.append(may_go_on())  # type: ignore[method-assign]
+    world.states["total"].finish = lambda may_go_on: finished.append(may_go_on())  # type: ignore[method-assign]
     driver = world.driver(topology)
     with in_background(driver) as running:
         gate.wait_until_entered()
@@ -129,7 +129,7 @@ def test_who_is_stopped_at_its_end_waits_no_longer() -> None:
         while may_go_on():
             threading.Event().wait(0.001)
 
-    world.states["total"].finish_maintenance = finish  # type: ignore[method-assign]
+    world.states["total"].finish = finish  # type: ignore[method-assign]
     driver = world.driver(topology)
     with in_background(driver) as running:
         assert entered.wait(WAIT_S)

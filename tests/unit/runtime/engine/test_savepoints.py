@@ -60,7 +60,7 @@ class Held(HookedState, Rewind):
 
     @property
     def parts(self) -> StateParts:
-        return replace(super().parts, rewind=self)
+        return replace(super().parts, rewind=self, maintenance=self)
 
     def retain(self, targets: Sequence[RewindTarget]) -> None:
         self.calls.append([int(target.txid) for target in targets])

@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 
 from examples.stateful_words import WordCount
 from state.memory import MemoryTable
-from tests.unit.drivers import DRAINED
+from tests.unit.drivers import DRAINED, HookedState
 from tests.unit.fakes import builder, counts, words
 from transactional.core.machine.protocol import CommitSucceeded
 from transactional.model.plumbing.failures import LASTING_COUNT, FailuresInARow
@@ -82,7 +82,7 @@ def test_a_store_that_knows_of_no_steps() -> None:
 
 def test_a_table_that_is_not_maintained() -> None:
     made, store = builder(words(take=1)), MemoryCoordinatorStore()
-    state = counts(MemoryTable("t"))
+    state = HookedState("word", table=MemoryTable("t"))
     made.set_committer_bolt("count", state.count()).fields_grouping("spout", "word")
     topology = made.build()
     metrics = Metrics(topology.id)

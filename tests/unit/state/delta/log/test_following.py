@@ -55,7 +55,7 @@ class History:
             rows = pa.table({"word": words, "n": [1] * len(words)}, arrow_schema(Schema.parse("word string, n long")))
             attempt = TransactionAttempt(TxId(self.txid), self.next_id(self.txid))
             self.state.merge(attempt, Partials({"n": "sum"}, rows))
-        self.state.maintain(TxId(self.txid), lambda: True)
+        self.state.parts.maintenance.maintain(TxId(self.txid), lambda: True)
 
     def fence(self) -> None:
         """Another process begins."""

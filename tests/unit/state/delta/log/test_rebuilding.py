@@ -84,7 +84,7 @@ def test_what_nobody_could_open_is_opened_again(place: Place, hurt: Callable[[Pa
         DeltaTable(place.folder / "t")
     last = HURT_AFTER + EVERY * (LASTING_COUNT + 1)
     counted(words, place, HURT_AFTER + 1, last)
-    assert words.upkeep_failure == ""
+    assert words.parts.maintenance.lasting_failure == ""
     expected = {"dog": last, **{f"owl {txid}": 1 for txid in range(1, last + 1)}}
     assert content(DeltaMapState(place.folder / "t", "word string", "count long")) == expected
     assert DeltaTable(place.folder / "t").transaction_version(OWNER) == last
@@ -140,7 +140,7 @@ def test_where_another_table_lies_in_its_place_nothing_is_rebuilt(place: Place) 
     for _ in range(LASTING_COUNT + 1):
         table._failures.add("writing a checkpoint", "it can't be read")
         table._try("writing a checkpoint", table._rebuild_checkpoint)
-    assert "another table lies in its place" in words.upkeep_failure
+    assert "another table lies in its place" in words.parts.maintenance.lasting_failure
     assert {path.name: path.read_bytes() for path in log.iterdir()} == before
 
 

@@ -71,7 +71,7 @@ def opened(table: str, place: Place, layout: Any, options: dict[str, str] | None
 def counted(words: DeltaMapState, place: Place, txids: Sequence[int]) -> None:
     for txid in txids:
         words.merge(place.attempt(txid, max(place.txids) + 1), counts({"cat": 1, f"w{txid}": 1}))
-        words.maintain(TxId(txid), lambda: True)
+        words.parts.maintenance.maintain(TxId(txid), lambda: True)
 
 
 @pytest.mark.parametrize(

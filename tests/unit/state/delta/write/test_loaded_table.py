@@ -30,7 +30,7 @@ def written(folder: Path, txid: int) -> DeltaMapState:
     state.begin(attempt, BatchFacts(txid * 1_000))
     row = {"key": ["a"], "at": pa.array([txid * 1_000_000], pa.int64()).cast(AT), "n": [1]}
     state.merge(attempt, Partials({"n": "sum"}, pa.table(row)))
-    state.maintain(TxId(txid), lambda: True)
+    state.parts.maintenance.maintain(TxId(txid), lambda: True)
     return state
 
 
