@@ -14,6 +14,7 @@ from transactional.model.guarantees import Guarantee
 from transactional.model.plumbing.tracebacks import ends_with_location
 from transactional.model.schema import Field, Schema, did_you_mean
 from transactional.topology.bolts.bolts import Bolt
+from transactional.topology.bolts.following_bolt import FollowingBolt
 from transactional.topology.bolts.functions import BoltFunction, parse_output
 from transactional.topology.bolts.sink_bolt import SinkBolt
 from transactional.topology.locations import check_locations, table_of
@@ -27,6 +28,7 @@ from transactional.topology.topology import (
     old_name,
     outputs_of,
     split_lookup_name,
+    visible_fields,
 )
 from transactional.topology.windowing import Windowing
 
@@ -300,8 +302,8 @@ class _Wiring:
         name, bolt = f"bolt {declared.id!r}", declared.bolt
         if isinstance(bolt, Windowing):
             bolt.check_inputs(name, inputs)
-        if isinstance(bolt, SinkBolt):
-            check_sink(declared.id, bolt.sink, inputs)
+        if isinstance(bolt, SinkBolt | FollowingBolt) and bolt.sink is not None:
+            _check_sink(declared.id, bolt.sink, inputs)
         if isinstance(bolt, Bolt):
             return
         if isinstance(bolt, BoltFunction):
@@ -345,13 +347,13 @@ class _Wiring:
                     )
 
 
-def check_sink(name: str, sink: Sink, inputs: Sequence[tuple[Grouping, Schema]]) -> None:
+def _check_sink(name: str, sink: Sink, inputs: Sequence[tuple[Grouping, Schema]]) -> None:
     """Raise `ConfigError` if the records of a sink can't be made of one of its inputs, or differ between them."""
     records = dict[frozenset[Field], tuple[str, Schema]]()
     for grouping, schema in inputs:
-        source = f"{grouping.source!r}"
-        sink.check_input(schema, used_by=f"sink {name!r} behind {source}")
-        fields = sink.record_fields(schema)
+        source, visible = f"{grouping.source!r}", visible_fields(schema)
+        sink.check_input(visible, used_by=f"sink {name!r} behind {source}")
+        fields = sink.record_fields(visible)
         records.setdefault(frozenset(fields), (source, fields))
     if len(records) > 1:
         texts = " and ".join(f"({fields}) of {source}" for source, fields in records.values())

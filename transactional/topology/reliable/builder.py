@@ -25,7 +25,7 @@ from transactional.topology.reliable.tracking import Reception, TrackedBolt
 from transactional.topology.stages import plan_stages
 from transactional.topology.topology import AnyBolt, Component, Topology, visible_fields
 from transactional.topology.windows.windowed import WindowedBolt
-from transactional.topology.wiring import check_sink, check_states, wire
+from transactional.topology.wiring import check_states, wire
 
 _KEEPING_STATES = (PersistentAggregate, StatefulBolt, WindowedBolt)
 """The components that keep a state, however they are added; any other keeps one if it is given one."""
@@ -219,9 +219,10 @@ def _connect(topology: Topology) -> None:
         bolt: Any = component.bolt
         bolt.origins = [grouping.shown_origin for grouping in component.inputs]
         if isinstance(bolt.bolt, SendingBolt):
-            inputs = [(grouping, visible_fields(topology.output_of(*grouping.origin))) for grouping in component.inputs]
-            check_sink(component.id, bolt.bolt.sink, inputs)
-            bolt.bolt.inputs = {grouping.shown_origin: schema for grouping, schema in inputs}
+            bolt.bolt.inputs = {
+                grouping.shown_origin: visible_fields(topology.output_of(*grouping.origin))
+                for grouping in component.inputs
+            }
         bolt.direct = _direct_targets(running, component.id)
     if not topology.follows_messages:
         return

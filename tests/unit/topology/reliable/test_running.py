@@ -363,7 +363,7 @@ def test_a_sink_sends_in_its_tasks_and_acks_what_has_arrived() -> None:
     builder.set_spout("words", MemoryTransactionalSpout([[("a",), ("bad",), ("refused",), ("b",)]], "word string", 9))
     builder.set_sink("send", WordSink("mails")).shuffle_grouping("words")
     store = run(builder.build(), message_retries_max=1)
-    assert target.published[0] == (0, ["a", "b"])
+    assert (target.closed, target.published[0]) == (1, (0, ["a", "b"]))
     assert [words for _, words in target.published[1:]] == [[]], "only what was refused comes again"
     batches = committed(store)
     assert [(message.error, message.tries) for message in batches[1].pending] == [("a bad word", 1), ("too rude", 1)]
@@ -377,5 +377,5 @@ def test_a_sink_that_can_not_send_needs_exactly_once() -> None:
     with pytest.raises(ConfigError, match="which is at-least-once; a delta sink needs guarantee='exactly-once'"):
         builder.set_sink("rows", DeltaSink("/nowhere"))
     builder.set_sink("send", KafkaSink("host:9092", "t", key="wrod")).shuffle_grouping("words")
-    with pytest.raises(ConfigError, match="sink 'send' behind 'words' uses field 'wrod'"):
+    with pytest.raises(ConfigError, match=r"sink 'send' behind 'words' uses field 'wrod'.* \(.*test_running.py:\d+\)"):
         builder.build()
