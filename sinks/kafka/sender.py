@@ -27,7 +27,7 @@ class KafkaSender:
     """A producer of this process for one topic. Records are on the in-sync replicas once `send` returns."""
 
     def __init__(self, connection: SinkConnection, limits: TopicLimits) -> None:
-        self._connection, self._topic = connection, limits.topic
+        self._connection, self._limits, self._topic = connection, limits, limits.topic
         settings = {
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
@@ -78,9 +78,7 @@ class KafkaSender:
 
     def _unavailable(self, error: KafkaException | str) -> SinkUnavailable:
         """Forget this producer, which may be unusable, and return the error."""
-        for key, sender in list(_SENDERS.items()):
-            if sender is self:
-                _SENDERS.pop(key, None)
+        close_sender(self._connection, self._limits)
         return self._connection.unavailable(f"records can't be sent to topic {self._topic!r}", error)
 
 
@@ -90,3 +88,11 @@ def sender_for(connection: SinkConnection, limits: TopicLimits) -> KafkaSender:
     if key not in _SENDERS:
         _SENDERS[key] = KafkaSender(connection, limits)
     return _SENDERS[key]
+
+
+def close_sender(connection: SinkConnection, limits: TopicLimits) -> None:
+    """Release the connections of this process's sender for a topic, once no task is using it.
+
+    Nothing is left to flush: `KafkaSender.send` has waited for its records.
+    """
+    _SENDERS.pop((os.getpid(), connection, limits), None)

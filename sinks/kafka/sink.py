@@ -15,7 +15,7 @@ from sinks.kafka.control import ControlTopic, control_topic
 from sinks.kafka.json_value import JsonValue
 from sinks.kafka.publisher import KafkaPublisher, TimeoutTooLong
 from sinks.kafka.record_encoding import HEADER, KEY, VALUE, FieldBytes, RecordForm
-from sinks.kafka.sender import sender_for
+from sinks.kafka.sender import close_sender, sender_for
 from sinks.kafka.topics import TopicLimits, cluster_id, find_risks, read_limits
 from transactional.core.ports import PublishedRecords, Sink, SinkAddress, SinkOwner, SinkPosition
 from transactional.model.errors import ConfigError, SinkUnavailable
@@ -150,6 +150,8 @@ class KafkaSink(Sink):
 
     def close(self) -> None:
         self._publisher = None
+        if self._limits is not None:
+            close_sender(self.connection, self._limits)
 
     def _admin(self) -> AdminClient:
         return AdminClient(self.connection.settings({}))

@@ -261,7 +261,6 @@ def test_many_records_go_through_a_file(bootstrap: str, topic: str, tmp_path: Pa
     assert list((tmp_path / "outbox").iterdir()) == []
 
 
-@pytest.mark.long("processes that are killed, six times; the simulation has the same deaths")
 def test_a_sink_sends_at_least_once_without_an_outbox(bootstrap: str, tmp_path: Path) -> None:
     """A record that the topic would refuse is a lost message, and no control topic is created."""
     topic = new_topic(bootstrap, config={"max.message.bytes": "5000"})
@@ -278,6 +277,7 @@ def test_a_sink_sends_at_least_once_without_an_outbox(bootstrap: str, tmp_path: 
     assert control_topic(f"sent-{topic}") not in AdminClient({"bootstrap.servers": bootstrap}).list_topics().topics
 
 
+@pytest.mark.long("processes that are killed, six times; the simulation has the same deaths")
 def test_deaths_at_points_of_publishing(bootstrap: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**31)
     deaths = die_often(bootstrap, tmp_path / "topology", f"deaths-{seed}", "none", random.Random(seed))

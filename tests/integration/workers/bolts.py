@@ -8,13 +8,18 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from tests.integration.signals import is_first
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
+from transactional.core.ports import PublishedRecords, Sink, SinkOwner
+from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
 from transactional.runtime.executors.workers.serving import ANSWER, NUMBER_BYTES
 
@@ -99,6 +104,38 @@ class Says(BasicBolt):
 
 def hashes(row: Tuple) -> tuple[str, int]:
     return row["word"], hash(row["word"])
+
+
+class NotesItsEnd(Sink):
+    """Sends nothing, and appends the id of each process that closes it to a file."""
+
+    can_send = True
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def check_input(self, fields: Schema, *, used_by: str) -> None: ...
+
+    def identity(self) -> dict[str, str]:
+        return {}
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Table:
+        return pa.Table.from_batches([batch])
+
+    def send(self, records: pa.Table) -> dict[int, str]:
+        return {}
+
+    def look(self, owner: SinkOwner) -> None: ...
+
+    def open(self, owner: SinkOwner, *, has_published: bool) -> None: ...
+
+    def position(self) -> None: ...
+
+    def publish(self, group: Sequence[PublishedRecords]) -> None: ...
+
+    def close(self) -> None:
+        with self._path.open("a") as file:
+            file.write(f"{os.getpid()}\n")
 
 
 class Unloadable:

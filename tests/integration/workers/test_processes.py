@@ -24,6 +24,7 @@ from tests.integration.workers.bolts import (
     WAYS,
     CountsWords,
     Falls,
+    NotesItsEnd,
     Says,
     Unloadable,
     answer_twice,
@@ -44,6 +45,7 @@ from transactional import (
 from transactional.bolts import Bolt
 from transactional.errors import AttemptLost, BoltFailed, TuplesLost, WorkerDied
 from transactional.model.attempt import AttemptId
+from transactional.reliable import TopologyBuilder
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.workers import pool
 from transactional.runtime.executors.workers.executor import WorkerExecutor
@@ -328,3 +330,15 @@ def test_attempts_work_in_the_order_in_which_they_came(one_bolt: OneBoltMaker) -
     one = one_bolt(Says())
     attempts = [TransactionAttempt(TxId(at), AttemptId(at)) for at in range(1, 9)]
     assert [one.start(attempt).result(60).counts["bolt"] for attempt in attempts] == [19] * 8
+
+
+@pytest.mark.long("two processes that only come up and end")
+def test_each_process_closes_the_sinks_to_which_it_sends(tmp_path: Path) -> None:
+    builder = TopologyBuilder("words", guarantee="at-least-once")
+    builder.set_spout("words", MemoryTransactionalSpout(WORDS, fields="word string", take=9))
+    builder.set_sink("sent", NotesItsEnd(tmp_path / "closed"), 2).shuffle_grouping("words")
+    executor = WorkerExecutor(builder.build(), processes=PROCESSES)
+    executor.open()
+    processes = set(executor.pool.pids)
+    executor.close()
+    assert {int(line) for line in (tmp_path / "closed").read_text().split()} == processes

@@ -108,7 +108,7 @@ class Relays:
         return all(relay.has_settled_all for relay in self._relays.values())
 
     def close(self, wait_s: float) -> None:
-        """End the publication under way, for so many seconds at most, and say what stays unsent."""
+        """End the publication under way, for so many seconds at most, say what stays unsent, and close the sinks."""
         if self._is_closing:
             return
         with self._committed:
@@ -118,7 +118,7 @@ class Relays:
         with suppress(StoreUnavailable):
             for line in self.read_unsent():
                 _log.warning("%s; the next run sends them", line)
-        for sink in self.sinks.values():
+        for sink in (*self.sinks.values(), *self._sending_sinks):
             sink.close()
 
     def read_unsent(self) -> list[str]:

@@ -25,6 +25,7 @@ from transactional.model.reading import Lookups
 from transactional.model.schema import Schema
 from transactional.model.user_code.picklable import ADVICE_OF_FUNCTIONS, check_picklable
 from transactional.topology.bolts.bolts import Bolt
+from transactional.topology.bolts.following_bolt import FollowingBolt
 from transactional.topology.bolts.functions import BoltFunction, FunctionKind
 from transactional.topology.stages import StageEdge, StagePlan, plan_stages
 from transactional.topology.steps import plan_steps
@@ -122,6 +123,12 @@ class TaskProgram:
     """The zone of times without one. None if such times are refused."""
     prototypes: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
     """Pickled bolts by id, added when a task first needs a copy."""
+
+    def close_sinks(self) -> None:
+        """Release the connections by which bolts of this process have sent records to sinks."""
+        for bolt in (spec.bolt for spec in self.bolts.values()):
+            if isinstance(bolt, FollowingBolt) and bolt.sink is not None:
+                bolt.sink.close()
 
     def slot(self, edge: StageEdge, task: int) -> int:
         """Return the slot (partition number in its level) of a task of the edge's target."""

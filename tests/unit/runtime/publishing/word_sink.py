@@ -28,7 +28,7 @@ class Target:
         self.published: list[tuple[int, list[str]]] = []
         self.position: SinkPosition | None = None
         self.errors: list[Exception] = []
-        self.opened = 0
+        self.opened = self.closed = 0
         self.errors_of: dict[str, list[Exception]] = {"prepare": [], "look": []}
         self.is_free = threading.Event()
         """Publishing hangs until this is set."""
@@ -97,7 +97,7 @@ class WordSink(Sink):
             raise target.errors_of[method].pop(0)
 
     def close(self) -> None:
-        """Nothing is held."""
+        TARGETS[self.target].closed += 1
 
 
 def build(

@@ -51,6 +51,7 @@ def main(descriptor: int, driver: int) -> None:
         try:
             number, data = connection.recv_bytes(), connection.recv_bytes()
         except (EOFError, ConnectionError):
+            program.close_sinks()
             return
         send = partial(_send, connection, worker)
         kind, answer = _run_work(program, data, _make_line(send, number))
