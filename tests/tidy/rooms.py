@@ -35,7 +35,7 @@ ROOMS = {
         *((".", "web"), ("telemetry",), ("console/data", "doctor"), ("console/drawing",), ("console",)),
         *(("launch", "queries"), ("cli/output",), ("cli",)),
     ),
-    "transactional/testing": (("states",), (".",)),
+    "transactional/testing": (("cases",), ("sinks", "states"), (".",)),
     "doors": ((".",),),
     "examples": ((".",),),
 }
@@ -89,7 +89,7 @@ HOMES = {
         *("transactional.topology.streams.pipelines", "transactional.topology.streams.windows"),
         *(f"transactional.runtime.{folder}" for folder in ("commit", "executors.spark", "processing", "tasks")),
         *("transactional.runtime.tasks.failing", "transactional.operations.queries"),
-        *("transactional.testing", "transactional.testing.states"),
+        *("transactional.testing", "transactional.testing.sinks", "transactional.testing.states"),
         *("sinks.delta", "sinks.kafka", "sinks.keyed", "transactional.runtime.publishing"),
         *("spouts", "spouts.avro", "spouts.decoding", "spouts.kafka", "spouts.kafka.clients", "spouts.registry"),
         *("state", "state.rows", "state.redis", "state.sql", "state.delta", "state.delta.log", "state.delta.segments"),

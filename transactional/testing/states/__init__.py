@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from transactional.testing.states import fencing, histories, reading, removed_rows, replays, transactions, values
-from transactional.testing.states.trial import DECLARED
+from transactional.testing.states.trial import REGISTER
 
-_MODULES = (transactions, replays, fencing, values, removed_rows, reading, histories)
-CASES = {name: case for module in _MODULES for name, case in DECLARED.items() if case.module == module.__name__}
+CASES = REGISTER.in_order((transactions, replays, fencing, values, removed_rows, reading, histories))
 """The cases by name, in the order in which they are tried: simple ones first."""

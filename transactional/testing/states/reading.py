@@ -17,7 +17,8 @@ from transactional.model.errors import ConfigError
 from transactional.model.reading import StateReader
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
-from transactional.testing.states.trial import OWNER, NotOffered, Rows, Trial, Writer, case
+from transactional.testing.cases.register import NotOffered
+from transactional.testing.states.trial import OWNER, Rows, Trial, Writer, case
 
 
 def _open_reader(words: Writer) -> StateReader:

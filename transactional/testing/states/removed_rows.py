@@ -10,7 +10,8 @@ from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.absent import ABSENT
 from transactional.model.errors import BeyondKept, ConfigError, Fenced, ProtocolError
 from transactional.model.facts import BatchFacts
-from transactional.testing.states.trial import NotOffered, Trial, Writer, case
+from transactional.testing.cases.register import NotOffered
+from transactional.testing.states.trial import Trial, Writer, case
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 SEEN: Final = "count long, seen timestamp"

@@ -7,9 +7,10 @@ from typing import Any
 from transactional.core.ports import StateKind
 from transactional.model.absent import ABSENT
 from transactional.model.errors import StoreMismatch
+from transactional.testing.cases.register import NotOffered
 from transactional.testing.states.opaque_rule import ABSENT as NOTHING
 from transactional.testing.states.opaque_rule import DOES, DOES_OR_DELETES, RULE, RULE_WITH_DELETES, TXID
-from transactional.testing.states.trial import KINDS, NotOffered, Trial, Writer, case, cases
+from transactional.testing.states.trial import KINDS, Trial, Writer, case, cases
 
 
 @case

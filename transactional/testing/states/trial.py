@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from transactional.model.errors import ConfigError, ProtocolError
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
+from transactional.testing.cases.register import CaseRegister, NotOffered, Steps
 
 OWNER: Final = "words/count"
 KEY, VALUES = "word string", "count long"
@@ -40,23 +40,14 @@ TxidOrAttempt: TypeAlias = "int | TransactionAttempt"
 """A txid, for which the next attempt is drawn, or an attempt."""
 
 
-class NotOffered(Exception):
-    """A state refuses the feature that a case is about, as it may."""
-
-
-class BrokenPromise(AssertionError):
-    """A state breaks a promise that every state makes."""
-
-
 @dataclass(slots=True)
-class Trial:
+class Trial(Steps):
     """One table under test, and the steps so far, in words."""
 
     make: StateFactory
     table: str
     break_write: Callable[[State], None] | None = None
     """Makes the next write of a state end in its middle, with any exception. None if that is impossible."""
-    steps: list[str] = field(default_factory=list)
     _txids: dict[AttemptId, TxId] = field(default_factory=dict)
     _writers: list[Writer] = field(default_factory=list)
 
@@ -111,28 +102,6 @@ class Trial:
     def stored_txid_of(self, version: AttemptId) -> TxId | None:
         """Return the transaction of an attempt id as a coordinator's store does: None if it does not know the id."""
         return self._txids.get(version)
-
-    def note(self, step: str) -> None:
-        """Note one more step, in words."""
-        self.steps.append(step)
-
-    def check_equal(self, subject: str, actual: object, expected: object) -> None:
-        """Raise `BrokenPromise` unless a result is as expected. `subject` names it in the message."""
-        if _comparable(actual) != _comparable(expected):
-            raise BrokenPromise(f"Expected of {subject}: {expected!r}\nCame: {actual!r}")
-
-    def expect_error(
-        self, errors: type[Exception] | tuple[type[Exception], ...], act: Callable[[], object]
-    ) -> Exception:
-        """Return the error of `act`. Raise `BrokenPromise` unless it is one of these types."""
-        names = " or ".join(error.__name__ for error in (errors if isinstance(errors, tuple) else (errors,)))
-        try:
-            act()
-        except errors as error:
-            return error
-        except Exception as error:
-            raise BrokenPromise(f"Expected: {names}\nCame: {error!r}") from error
-        raise BrokenPromise(f"Expected: {names}\nCame: no error")
 
     @contextmanager
     def allow_refused_mix(self) -> Iterator[None]:
@@ -296,53 +265,6 @@ def _plain_rows(rows: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
     return {_plain(tuple(key)): _plain(tuple(values)) for key, values in rows}
 
 
-def _comparable(content: Any) -> Any:
-    """Replace NaN, which is not equal to itself, by a word."""
-    if isinstance(content, Mapping):
-        return {key: _comparable(inner) for key, inner in content.items()}
-    if isinstance(content, tuple | list):
-        return [_comparable(inner) for inner in content]
-    return "NaN" if isinstance(content, float) and content != content else content
-
-
-# --- cases ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A promise that every state makes, and the function that tests it."""
-
-    promise: str
-    run: Callable[[Trial], None]
-    module: str
-
-
-DECLARED: Final[dict[str, Case]] = {}
-"""The cases of all modules, by name."""
-
-
-def case(function: Callable[[Trial], None]) -> Callable[[Trial], None]:
-    """Register a case, whose docstring is the promise."""
-    DECLARED[function.__name__] = Case(_promise_of(function), function, function.__module__)
-    return function
-
-
-def cases(values: Iterable[Any]) -> Callable[[Callable[[Trial, Any], None]], Callable[[Trial, Any], None]]:
-    """Register one case for each of these arguments. The name of a case ends with its argument."""
-
-    def register(function: Callable[[Trial, Any], None]) -> Callable[[Trial, Any], None]:
-        for argument in values:
-            suffix = argument.value if isinstance(argument, StateKind) else argument
-            run = partial(_run_with, function, argument)
-            DECLARED[f"{function.__name__}({suffix})"] = Case(_promise_of(function), run, function.__module__)
-        return function
-
-    return register
-
-
-def _run_with(function: Callable[[Trial, Any], None], argument: Any, trial: Trial) -> None:
-    function(trial, argument)
-
-
-def _promise_of(function: Callable[..., None]) -> str:
-    return " ".join((function.__doc__ or function.__name__).split())
+REGISTER: Final[CaseRegister[Trial]] = CaseRegister()
+"""The cases of all modules."""
+case, cases = REGISTER.case, REGISTER.cases_for
