@@ -69,7 +69,7 @@ class KeyedSink(Sink):
                 ) from error
 
     def close(self) -> None:
-        """Release nothing by default."""
+        """Release the connections of the sink. By default there are none."""
 
 
 def _record_keys(owner: SinkOwner, published: PublishedRecords) -> list[str]:
