@@ -72,16 +72,26 @@ def _send_one(producer: Producer, topic: str, number: int) -> None:
             producer.poll(0.1)
 
 
-def ours(bootstrap: str, source: str, target: str, folder: str, batch: int) -> None:
+def topology_id(target: str) -> str:
+    """Return the id of the topology that passes records on to a topic."""
+    return f"to-{target}"
+
+
+def store_url(folder: str) -> str:
+    """Return the URL of the store of the topology that has this folder."""
+    return f"sqlite:///{folder}/store.db"
+
+
+def ours(bootstrap: str, source: str, target: str, folder: str, batch: int, in_flight: int) -> None:
     """Pass the records on exactly once, by a spout and a sink."""
     spout = TransactionalKafkaSpout(bootstrap, [source], fields=("value",), batch_records_max=batch)
-    builder = TransactionalTopologyBuilder(f"to-{target}", "records", spout, parallelism=TASKS)
+    builder = TransactionalTopologyBuilder(topology_id(target), "records", spout, parallelism=TASKS)
     builder.set_sink("out", KafkaSink(bootstrap, target, value="value"), parallelism=TASKS).shuffle_grouping("records")
-    config = {"max_spout_pending": 3, "processing": "auto"}
-    run_topology(builder.build(), store=f"sqlite:///{folder}/store.db", config=config, master=f"local[{TASKS}]")
+    config = {"max_spout_pending": in_flight, "processing": "auto"}
+    run_topology(builder.build(), store=store_url(folder), config=config, master=f"local[{TASKS}]")
 
 
-def spark(bootstrap: str, source: str, target: str, folder: str, batch: int) -> None:
+def spark(bootstrap: str, source: str, target: str, folder: str, batch: int, _in_flight: int) -> None:
     """Pass the records on at least once, by Structured Streaming."""
     session = spark_session("sinks", master=f"local[{TASKS}]", parallelism=TASKS, conf=jar_settings())
     records = read_topic(session, bootstrap, source, batch, ("value",))
@@ -96,18 +106,18 @@ def streams_command(bootstrap: str, source: str, target: str, folder: str) -> li
     return [find_java().path, "-Xmx1g", "-cp", class_path, *arguments]
 
 
-PROGRAMS: Mapping[str, Callable[[str, str, str, str, int], None]] = {"ours": ours, "spark": spark}
+PROGRAMS: Mapping[str, Callable[[str, str, str, str, int, int], None]] = {"ours": ours, "spark": spark}
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m bench.sink_programs SYSTEM BOOTSTRAP SOURCE TARGET FOLDER BATCH`, or `send BOOTSTRAP TOPIC START END
-    RATE`."""
+    """`python -m bench.sink_programs SYSTEM BOOTSTRAP SOURCE TARGET FOLDER BATCH IN_FLIGHT`, or `send BOOTSTRAP TOPIC
+    START END RATE`."""
     match arguments:
         case ["send", bootstrap, topic, *numbers]:
             start, end, rate = map(int, numbers)
             send(bootstrap, topic, start, end, rate)
-        case [system, bootstrap, source, target, folder, batch]:
-            PROGRAMS[system](bootstrap, source, target, folder, int(batch))
+        case [system, bootstrap, source, target, folder, batch, in_flight]:
+            PROGRAMS[system](bootstrap, source, target, folder, int(batch), int(in_flight))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """`python -m bench sinks`: records passed on from Kafka to Kafka, ours beside Structured Streaming and Kafka Streams.
 
 Three rounds in turns on one broker. Ours and Kafka Streams pass each record on once, Structured Streaming at least
-once. A row of latency sends records at a rate and notes when a reader of committed records sees them; a row of
-throughput passes on a backlog. Last, the same transactions with a sink and without one. Each row is kept at once.
+once. A row of latency sends records at a rate and notes when a reader of committed records sees them: from when a
+record was sent and, for ours, from when its transaction was planned, after which tasks read it. A row of throughput
+passes on a backlog. Last, the same transactions with a sink and without one. Each row is kept at once.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import tempfile
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,7 +31,16 @@ from bench.figures import percentile
 from bench.report import WIDTH
 from bench.results import heading, save
 from bench.rounds import WrongResult
-from bench.sink_programs import PARTITIONS, now_us, number_of, send, sent_us, streams_command
+from bench.sink_programs import (
+    PARTITIONS,
+    now_us,
+    number_of,
+    send,
+    sent_us,
+    store_url,
+    streams_command,
+    topology_id,
+)
 from bench.sink_sheets import COLUMNS, sink_rows
 from sinks import KafkaSink
 from spouts import MemoryTransactionalSpout
@@ -39,6 +49,9 @@ from spouts.local_broker import LocalBroker
 from spouts.local_broker_jvm import end_watched, start_watched
 from state import DeltaMapState
 from transactional import TransactionalTopologyBuilder, run_topology
+from transactional.core.store.rules import COMMITTED
+from transactional.operations.loading import open_store
+from transactional.runtime.engine.clock import SystemClock
 from transactional.runtime.spark.session import DELTA_JARS
 
 OURS, SPARK, STREAMS = "ours", "spark", "streams"
@@ -47,14 +60,15 @@ Process = subprocess.Popen[bytes]
 PROBE = 0
 """The number of the records that are sent until the first one comes through."""
 _PROBE_S, _START_S, _SILENT_S = 0.25, 120.0, 60.0
-_FETCHED_MAX = 10_000
+_FETCHED_MAX, _ATTEMPTS_MAX = 10_000, 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
     """How much is measured. `rates` are records a second, and the most that a transaction takes.
 
-    A backlog is as large as `backlog_transactions` of that size.
+    A backlog is as large as `backlog_transactions` of that size. At `backlog_rate` or more no headers are read, which
+    would cost the reader half of its time.
     """
 
     rates: Sequence[int]
@@ -63,6 +77,7 @@ class Scale:
     backlog_transactions: int
     rounds: int
     added_transactions: int
+    backlog_rate: int = 200_000
 
 
 WHOLE = Scale(
@@ -71,21 +86,36 @@ WHOLE = Scale(
 SHORT = Scale((1_000,), seconds=4, warm_seconds=2, backlog_transactions=20, rounds=1, added_transactions=20)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest transaction, in records, and how many transactions of ours may be in flight.
+
+    One keeps latency short, for a second one waits for it; several keep both processors busy with a backlog.
+    """
+
+    batch: int
+    in_flight: int
+
+
 @dataclass(slots=True)
 class Seen:
-    """The records that a reader has seen, probes left out: when each was sent and seen, and its number."""
+    """The records that a reader has seen, probes left out: when each was sent and seen, its number, and its transaction
+    if that is read."""
 
     sent_us: array[int] = field(default_factory=lambda: array("q"))
     seen_us: array[int] = field(default_factory=lambda: array("q"))
     numbers: array[int] = field(default_factory=lambda: array("q"))
+    txids: array[int] = field(default_factory=lambda: array("q"))
     probes: int = 0
 
-    def add(self, records: Sequence[bytes], seen_us: int) -> None:
-        """Note records that were seen now."""
-        for record in records:
+    def add(self, records: Sequence[bytes], seen_us: int, txids: Sequence[int] = ()) -> None:
+        """Note records that were seen now, with their transactions or without them."""
+        for record, txid in zip_longest(records, txids):
             if (number := number_of(record)) == PROBE:
                 self.probes += 1
             else:
+                if txid is not None:
+                    self.txids.append(txid)
                 self.numbers.append(number)
                 self.sent_us.append(sent_us(record))
                 self.seen_us.append(seen_us)
@@ -106,6 +136,13 @@ class Seen:
         times_ms = [(seen_us - sent_us) / 1e3 for sent_us, seen_us in pairs if sent_us >= first_us]
         return {"p50_ms": percentile(times_ms, 50), "p99_ms": percentile(times_ms, 99)}
 
+    def latency_since_planned(self, warm_us: int, planned_us: Mapping[int, int]) -> dict[str, float]:
+        """Milliseconds from the planning of a transaction until its records are visible, of the same records."""
+        first_us = min(self.sent_us) + warm_us
+        records = zip(self.sent_us, self.seen_us, self.txids, strict=True)
+        times_ms = [(seen_us - planned_us[txid]) / 1e3 for sent_us, seen_us, txid in records if sent_us >= first_us]
+        return {"consumed_p50_ms": percentile(times_ms, 50), "consumed_p99_ms": percentile(times_ms, 99)}
+
     def speed(self) -> float:
         """Records a second from the first that was visible to the last; those of the first moment are not counted."""
         first_us, last_us = min(self.seen_us), max(self.seen_us)
@@ -114,21 +151,23 @@ class Seen:
 
 
 class Reader:
-    """Reads a topic as it grows, committed records only."""
+    """Reads a topic as it grows, committed records only; with `reads_txids` their headers with the transaction, too."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, *, reads_txids: bool = False) -> None:
         settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "group.id": "bench-reader"}
         settings |= {"isolation.level": "read_committed", "enable.auto.commit": False, "fetch.wait.max.ms": 5}
+        settings["fetch.queue.backoff.ms"] = 1  # by default a reader that is behind waits for seconds
         self._consumer = Consumer(settings)
         self._consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-        self.seen = Seen()
+        self.seen, self._reads_txids = Seen(), reads_txids
 
     def read(self) -> None:
         """Note the records that are visible now, or within a few milliseconds."""
         messages = self._consumer.consume(1, 0.05)
         messages += self._consumer.consume(_FETCHED_MAX, 0) if messages else []
         seen_us = now_us()
-        self.seen.add([_content(message) for message in messages if message.error() is None], seen_us)
+        records = [message for message in messages if message.error() is None]
+        self.seen.add(list(map(_content, records)), seen_us, list(map(_txid, records)) if self._reads_txids else ())
 
     def read_until(self, is_done: Callable[[], bool], process: Process) -> None:
         """Read on. Raises `WrongResult` if the process that passes records on has ended, or nothing comes."""
@@ -151,18 +190,27 @@ def _content(message: Message) -> bytes:
     return content
 
 
+def _txid(message: Message) -> int:
+    headers = dict(message.headers() or ())
+    txid = headers["txid"]
+    assert isinstance(txid, bytes)
+    return int(txid)
+
+
 @contextmanager
-def passing_on(system: str, bootstrap: str, topics: tuple[str, str], batch: int, log: Path) -> Iterator[Process]:
-    """Let a system pass records on from the first topic to the second, in a process of its own."""
+def passing_on(
+    system: str, bootstrap: str, topics: tuple[str, str], limits: Limits, log: Path
+) -> Iterator[tuple[Process, str]]:
+    """Let a system pass records on from the first topic to the second, in a process of its own, with its folder."""
     with tempfile.TemporaryDirectory(prefix="sinks-", ignore_cleanup_errors=True) as folder:
         if system == STREAMS:
             command = streams_command(bootstrap, *topics, folder)
         else:
             program = [sys.executable, "-m", "bench.sink_programs"]
-            command = [*program, system, bootstrap, *topics, folder, str(batch)]
+            command = [*program, system, bootstrap, *topics, folder, str(limits.batch), str(limits.in_flight)]
         process = start_watched(command, log)
         try:
-            yield process
+            yield process, folder
         finally:
             end_watched(process)
 
@@ -178,8 +226,9 @@ def new_topics(bootstrap: str) -> tuple[str, str]:
 def latency(system: str, rate: int, bootstrap: str, scale: Scale, log: Path) -> dict[str, Any]:
     """Send records at a rate; how long each took to be visible, and how many a second were."""
     topics, count = new_topics(bootstrap), int(rate * (scale.warm_seconds + scale.seconds))
-    reader = Reader(bootstrap, topics[1])
-    with passing_on(system, bootstrap, topics, rate, log) as process:
+    reads_txids = system == OURS and rate < scale.backlog_rate
+    reader = Reader(bootstrap, topics[1], reads_txids=reads_txids)
+    with passing_on(system, bootstrap, topics, Limits(rate, in_flight=1), log) as (process, folder):
         probed_s = 0.0
 
         def probe() -> bool:
@@ -198,7 +247,18 @@ def latency(system: str, rate: int, bootstrap: str, scale: Scale, log: Path) -> 
             sender.kill()
             sender.wait()
             reader.close()
-    return {**reader.seen.latency(int(scale.warm_seconds * 1e6)), "speed": reader.seen.speed()}
+        planned_us = read_planned_us(topics[1], folder) if reads_txids else {}
+    warm_us = int(scale.warm_seconds * 1e6)
+    since_planned = reader.seen.latency_since_planned(warm_us, planned_us) if planned_us else {}
+    return {**reader.seen.latency(warm_us), **since_planned, "speed": reader.seen.speed()}
+
+
+def read_planned_us(target: str, folder: str) -> dict[int, int]:
+    """Return when each transaction of ours was planned, by the clock of `now_us`."""
+    offset_us = SystemClock().wall_ms() * 1_000 - now_us()
+    with closing(open_store(store_url(folder))) as store:
+        attempts = store.times(topology_id(target), limit=_ATTEMPTS_MAX, phases=(COMMITTED,))
+    return {attempt.attempt.txid: attempt.planned_at_ms * 1_000 - offset_us for attempt in attempts}
 
 
 def throughput(system: str, batch: int, bootstrap: str, scale: Scale, log: Path) -> dict[str, Any]:
@@ -207,7 +267,7 @@ def throughput(system: str, batch: int, bootstrap: str, scale: Scale, log: Path)
     send(bootstrap, topics[0], 1, count + 1, 0)
     reader = Reader(bootstrap, topics[1])
     try:
-        with passing_on(system, bootstrap, topics, batch, log) as process:
+        with passing_on(system, bootstrap, topics, Limits(batch, in_flight=3), log) as (process, _):
             _read_all(reader, count, system, process)
     finally:
         reader.close()

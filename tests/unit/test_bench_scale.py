@@ -68,10 +68,12 @@ def test_records_that_were_passed_on_are_timed_from_when_they_were_sent_and_none
     now = sink_programs.record_of(7)
     assert (sink_programs.number_of(now), len(now)) == (7, sink_programs.RECORD_BYTES)
     seen = sinks.Seen()
-    seen.add([record(sinks.PROBE, 500), record(1, 1_000), record(2, 4_000)], 9_000)
-    seen.add([record(3, 5_000)], 10_000)
+    seen.add([record(sinks.PROBE, 500), record(1, 1_000), record(2, 4_000)], 9_000, [1, 2, 2])
+    seen.add([record(3, 5_000)], 10_000, [3])
     assert (seen.probes, seen.speed()) == (1, 1_000)
     assert seen.latency(2_000) == {"p50_ms": 5, "p99_ms": 5}
+    planned_us = {2: 5_000, 3: 8_000}
+    assert seen.latency_since_planned(2_000, planned_us) == {"consumed_p50_ms": 2, "consumed_p99_ms": 4}
     seen.check(3, exactly=True)
     seen.add([record(3, 5_000)], 11_000)
     seen.check(3, exactly=False)
@@ -86,5 +88,7 @@ def test_rows_of_sinks_are_summed_up_over_their_rounds() -> None:
         {"what": "latency", "system": "ours", "records": 1_000, "round": n, "p50_ms": ms} for n, ms in ((1, 9), (2, 7))
     ]
     assert list(sink_sheets.sink_rows(rows)) == [("latency", "1,000", "ours", "p50 7.0 … 8.0 … 9.0 ms")]
-    assert [target.is_met for target in sink_sheets.sink_targets(rows)] == [True, None, None, None]
+    assert [target.is_met for target in sink_sheets.sink_targets(rows)] == [None] * 5
+    rows[0]["consumed_p50_ms"] = 20
+    assert [target.is_met for target in sink_sheets.sink_targets(rows)] == [True, *[None] * 4]
     assert sum(what == "throughput" for what, _, _ in sinks.rows_of(sinks.WHOLE, sinks.SYSTEMS)) == 7
