@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -202,68 +201,6 @@ class AppendLog:
         except (DeltaError, OSError) as error:
             reason = self.location.reason(error)
             _log.warning("Delta table %s has got no checkpoint, and grows slower to read: %s", self.location, reason)
-
-
-def entry(
-    snapshot: TableSnapshot,
-    owner: SinkOwner,
-    publication: Publication | None,
-    *,
-    files: Iterable[Mapping[str, Any]] = (),
-    metadata: Mapping[str, Any] | None = None,
-    operation: str = "WRITE",
-) -> list[dict[str, Any]]:
-    """Return the entry of the log that adds files and moves the position to a publication; None leaves it."""
-    now_ms = time.time_ns() // 1_000_000
-    note: dict[str, Any] = {"topology": owner.topology_id, "sink": owner.sink, "fence": int(owner.fence_id)}
-    versions = {SINK_ATTEMPT: snapshot.attempt_id, SINK_TXID: snapshot.txid, SINK_FENCE: int(owner.fence_id)}
-    if publication is not None:
-        attempt = publication.attempt
-        note |= {"txid": int(attempt.txid), "attempt_id": int(attempt.attempt_id), "run": publication.run}
-        versions |= {SINK_ATTEMPT: int(attempt.attempt_id), SINK_TXID: int(attempt.txid)}
-    information = {
-        "timestamp": now_ms,
-        "operation": operation,
-        "operationParameters": {"mode": "Append"} if operation == "WRITE" else {},
-        "readVersion": snapshot.version,
-        "isBlindAppend": metadata is None,
-        "engineInfo": "transactional",
-        "userMetadata": json.dumps(note),
-    }
-    added = [
-        {
-            "path": file["path"],
-            "partitionValues": json.loads(file["partition"]),
-            "size": file["size_bytes"],
-            "modificationTime": file["modified_ms"],
-            "dataChange": True,
-            "stats": file["statistics"],
-        }
-        for file in files
-    ]
-    return [
-        {"commitInfo": information},
-        *([{"metaData": dict(metadata)}] if metadata is not None else []),
-        *({"add": action} for action in added),
-        *(
-            {"txn": {"appId": app_id, "version": version}}
-            for app_id, version in versions.items()
-            if version is not None
-        ),
-    ]
-
-
-def with_publisher(metadata: Mapping[str, Any], owner: SinkOwner, run: str) -> dict[str, Any]:
-    """Return the metadata of a table with its publisher, and the run of its newest publication."""
-    publisher = {"topology": owner.topology_id, "sink": owner.sink, "store": owner.store_id, "run": run}
-    return {**metadata, "configuration": {**metadata["configuration"], SINK_PROPERTY: json.dumps(publisher)}}
-
-
-def with_columns(metadata: Mapping[str, Any], columns: Iterable[pa.Field]) -> dict[str, Any]:
-    """Return the metadata of a table with further columns, which are nullable."""
-    schema = json.loads(metadata["schemaString"])
-    added = json.loads(DeltaSchema.from_arrow(pa.schema(list(columns))).to_json())
-    return {**metadata, "schemaString": json.dumps({**schema, "fields": [*schema["fields"], *added["fields"]]})}
 
 
 def check_owner(snapshot: TableSnapshot, owner: SinkOwner, location: DeltaLocation) -> None:

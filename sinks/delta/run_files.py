@@ -12,9 +12,10 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 import pyarrow as pa
 
@@ -25,6 +26,7 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import OperatingError
 from transactional.model.plumbing.syncing import sync
 
+T = TypeVar("T")
 RUNS_FOLDER: Final = "_runs"
 FILES: Final = pa.schema(
     [
@@ -54,7 +56,7 @@ class RunFiles:
     """Writes and checks the files of a table. Picklable; works in tasks and in the leader."""
 
     def __init__(self, location: DeltaLocation, target_bytes: int) -> None:
-        self.location, self._target_bytes = location, target_bytes
+        self.location, self.target_bytes = location, target_bytes
 
     @property
     def _folder(self) -> Path | None:
@@ -69,8 +71,8 @@ class RunFiles:
         while start < rows.num_rows:
             path = f"{RUNS_FOLDER}/{int(attempt.txid)}-{int(attempt.attempt_id)}-{uuid.uuid4()}.parquet"
             try:
-                size_bytes, end = self._write_file(path, rows, start)
-                modified_ms = self._modified_ms(path)
+                size_bytes, end = self.write_file(path, partial(self._write_groups, rows=rows, start=start))
+                modified_ms = self.modified_ms(path)
             except (OSError, pa.ArrowException) as error:
                 raise OperatingError(
                     f"rows of a sink can't be written to {self.location}/{path} on {socket.gethostname()}: "
@@ -87,17 +89,20 @@ class RunFiles:
             }
             start = end
 
-    def _write_file(self, path: str, rows: pa.Table, start: int) -> tuple[int, int]:
-        """Write rows from a number on to one file. Return the size of the file, and the number of the next row."""
+    def write_file(self, path: str, write: Callable[[BinaryIO | pa.NativeFile], T]) -> tuple[int, T]:
+        """Write a new file, and return its size and what `write` returns. It is synced with its name on a disk.
+
+        Raises `OSError`, `ArrowException`.
+        """
         if (folder := self._folder) is None:
             with storage_of(self.location).open_output_stream(path) as file:
-                end = self._write_groups(file, rows, start)
-                return file.tell(), end
+                outcome = write(file)
+                return file.tell(), outcome
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             with place.open("xb") as file:
-                end = self._write_groups(file, rows, start)
+                outcome = write(file)
                 file.flush()
                 os.fsync(file.fileno())
                 size_bytes = file.tell()
@@ -105,19 +110,21 @@ class RunFiles:
             place.unlink(missing_ok=True)
             raise
         sync([place.parent, folder])
-        return size_bytes, end
+        return size_bytes, outcome
 
-    def _write_groups(self, file: BinaryIO | pa.NativeFile, rows: pa.Table, start: int) -> int:
+    def _write_groups(self, file: BinaryIO | pa.NativeFile, *, rows: pa.Table, start: int) -> int:
+        """Write rows from a number on, and return the number of the row at which the file is large enough."""
         with table_writer(file, rows.schema, dictionaries=True) as writer:
             while start < rows.num_rows:
                 group = rows.slice(start, _GROUP_ROWS)
                 writer.write_table(group)
                 start += group.num_rows
-                if file.tell() >= self._target_bytes:
+                if file.tell() >= self.target_bytes:
                     break
         return start
 
-    def _modified_ms(self, path: str) -> int:
+    def modified_ms(self, path: str) -> int:
+        """Return the time at which a file was written, by the storage's own clock."""
         if (folder := self._folder) is not None:
             return (folder / path).stat().st_mtime_ns // 1_000_000
         [file_info] = storage_of(self.location).get_file_info([path])

@@ -1,50 +1,63 @@
-"""Deletion of run files that no version of the table within its retention has.
+"""Deletion of files that no version of the table within its retention has.
 
-Dead attempts leave files that were never published, and maintenance by others removes files from the table; no vacuum
-lists the folder, so the sink deletes both. A file is deleted only if its attempt is not later than the newest published
-one, so that the outbox names no such file and no attempt in flight writes one; if the newest version does not have it;
-and if it is a retention old, and so is the Delta commit that removed it. Times are those of the storage's own clock.
+Dead attempts leave files that were never published, leaders that died leave files that they were merging, and
+maintenance by others removes files from the table. No vacuum lists the folder of run files, so the sink deletes what it
+has written. A file is deleted only if all its attempts are settled, so that the outbox names no such file and no
+attempt in flight writes one; if the newest version does not have it; and if it is a retention old, and so is the Delta
+commit that removed it. Times are those of the storage's own clock.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pyarrow as pa
+from pyarrow import parquet
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
 
+from sinks.delta.compaction import compacted_attempt
 from sinks.delta.run_files import RUNS_FOLDER, attempt_of
 from state.delta.log.files import retention_s
-from state.delta.log.log import ENTRY, LOG_FOLDER, commit_path
+from state.delta.log.log import ENTRY, LOG_FOLDER, WHOLE_CHECKPOINT, commit_path
 from state.delta.tables.storage import delete
 from state.delta.tables.table import DeltaLocation, load_table, storage_of
-from transactional.model.names import SINK_ATTEMPT
+from transactional.model.attempt import AttemptId
 
 
-def sweep(location: DeltaLocation) -> list[str]:
-    """Delete the run files that are due, and return their paths. Raises `OSError`, `OperatingError`."""
+def sweep(location: DeltaLocation, first_unsettled: AttemptId) -> list[str]:
+    """Delete the files that are due, and return their paths. All attempts before `first_unsettled` are settled.
+
+    Raises `OSError`, `OperatingError`.
+    """
     storage = storage_of(location)
     # Listed first: a file that is published later is live in the version that is loaded after it.
-    run_files = _list_files(storage, RUNS_FOLDER)
+    own_files = _list_own_files(storage, first_unsettled)
     table = load_table(location)
-    published_id = table.transaction_version(SINK_ATTEMPT) or 0
     live = {*pa.table(table.get_add_actions())["path"].to_pylist()}
-    entries = {file.base_name: file for file in _list_files(storage, LOG_FOLDER) if ENTRY.fullmatch(file.base_name)}
-    newest_s = max(map(_modified_s, entries.values()), default=0.0)
+    log = {file.base_name: file for file in _list_files(storage, LOG_FOLDER)}
+    newest_s = max((_modified_s(file) for name, file in log.items() if ENTRY.fullmatch(name)), default=0.0)
     old_s = newest_s - retention_s(str(table.metadata().configuration.get("delta.deletedFileRetentionDuration", "")))
-    due = [
-        path
-        for path, file in ((f"{RUNS_FOLDER}/{file.base_name}", file) for file in run_files)
-        if (attempt := attempt_of(path)) is not None
-        and attempt.attempt_id <= published_id
-        and path not in live
-        and _modified_s(file) < old_s
-    ]
+    due = [path for path, file in own_files.items() if path not in live and _modified_s(file) < old_s]
     if due:
-        removed_lately = _paths_removed_since(storage, entries, old_s)
+        removed_lately = paths_removed_since(storage, log, old_s)
         due = [] if removed_lately is None else [path for path in due if path not in removed_lately]
     delete(storage, due)
     return due
+
+
+def _list_own_files(storage: FileSystem, first_unsettled: AttemptId) -> dict[str, FileInfo]:
+    """Return the files that the sink has written for settled attempts, by path."""
+    files = dict[str, FileInfo]()
+    for file in _list_files(storage, RUNS_FOLDER):
+        attempt = attempt_of(path := f"{RUNS_FOLDER}/{file.base_name}")
+        if attempt is not None and attempt.attempt_id < first_unsettled:
+            files[path] = file
+    for file in _list_files(storage, ""):
+        attempt_id = compacted_attempt(file.base_name)
+        if attempt_id is not None and attempt_id < first_unsettled:
+            files[file.base_name] = file
+    return files
 
 
 def _list_files(storage: FileSystem, folder: str) -> list[FileInfo]:
@@ -56,14 +69,32 @@ def _modified_s(file: FileInfo) -> float:
     return int(file.mtime_ns) / 1e9
 
 
-def _paths_removed_since(storage: FileSystem, entries: dict[str, FileInfo], since_s: float) -> set[str] | None:
-    """Return the paths that Delta commits have removed since a time; None if the log does not go back so far."""
-    versions = {int(name[:20]): file for name, file in entries.items()}
-    late_versions = [version for version, file in versions.items() if _modified_s(file) >= since_s]
-    if len(late_versions) == len(versions) and 0 not in versions:
+def paths_removed_since(storage: FileSystem, log: Mapping[str, FileInfo], since_s: float) -> set[str] | None:
+    """Return the paths that Delta commits have removed since a time; None if the log does not go back so far.
+
+    The newest checkpoint has the removed files of all entries before it. `log` are the files of the log by name.
+    """
+    checkpoints = [name for name, file in log.items() if WHOLE_CHECKPOINT.fullmatch(name) and file.size]
+    checkpoint = max(checkpoints, default="")
+    paths, base = set[str](), -1
+    if checkpoint:
+        base = int(checkpoint[:20])
+        columns = ["remove.path", "remove.deletionTimestamp"]
+        with storage.open_input_file(f"{LOG_FOLDER}/{checkpoint}") as file:
+            rows = parquet.ParquetFile(file).read(columns=columns)
+        removals = rows["remove"].to_pylist() if "remove" in rows.column_names else []
+        paths = {
+            removal["path"]
+            for removal in removals
+            if removal is not None and (removal["deletionTimestamp"] or 0) >= since_s * 1_000
+        }
+    versions = {int(name[:20]): file for name, file in log.items() if ENTRY.fullmatch(name)}
+    later_versions = [version for version in versions if version > base]
+    if not checkpoint and 0 not in versions and all(_modified_s(file) >= since_s for file in versions.values()):
         return None
-    paths = set[str]()
-    for version in late_versions:
+    for version in later_versions:
+        if _modified_s(versions[version]) < since_s:
+            continue
         with storage.open_input_file(commit_path(version)) as file:
             actions = [json.loads(line) for line in file.read().splitlines() if b'"remove"' in line]
         paths |= {action["remove"]["path"] for action in actions if "remove" in action}

@@ -53,7 +53,7 @@ BANNED_CALLS = {
     # An object store's own clock would cost each Delta commit a request; delta-rs takes this machine's, too.
     "time.time_ns": Ban(
         "ask the Clock",
-        (*CLOCK, "sinks/delta/append_log.py", "state/delta/write/entry.py", "state/delta/log/rebuilding.py"),
+        (*CLOCK, "sinks/delta/entries.py", "state/delta/write/entry.py", "state/delta/log/rebuilding.py"),
     ),
     "datetime.now": Ban("ask the Clock", CLOCK),
     ".collect": Ban("toArrow() under a bound that is checked", SPARK),

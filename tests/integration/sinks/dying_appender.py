@@ -2,7 +2,8 @@
 
 `python -m tests.integration.sinks.dying_appender TOPOLOGY PROCESSING TAKE STAGED POINT NUMBER` runs in the folder of
 its tables and its store. It dies when it comes to the point for the n-th time; with the point "nowhere" it lives until
-everything is published. A replay after a death with another TAKE is another batch. With STAGED tasks write all files.
+everything is published. Files are merged and swept after every second Delta commit. A
+replay after a death with another TAKE is another batch. With STAGED tasks write all files.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sinks import DeltaSink
+from sinks.delta import append_log, compaction
 from sinks.delta.append_log import AppendLog
+from sinks.delta.compaction import FileMerger
+from sinks.delta.publisher import DeltaPublisher
 from sinks.delta.run_files import RunFiles
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
@@ -33,10 +37,13 @@ POINTS: dict[str, tuple[Any, str, str]] = {
     "after a sink is opened": (DeltaSink, "open", "after"),
     "after the final position is read": (DeltaSink, "position", "after"),
     "before files are written": (DeltaSink, "stage", "before"),
-    "after a file is written": (RunFiles, "_write_file", "after"),
+    "after a file is written": (RunFiles, "write_file", "after"),
     "after all files are written": (DeltaSink, "stage", "after"),
     "before the Delta commit": (AppendLog, "write", "before"),
     "after the Delta commit": (AppendLog, "write", "after"),
+    "after files are merged": (FileMerger, "_merge", "after"),
+    "before a merge is committed": (DeltaPublisher, "replace_files", "before"),
+    "after a merge is committed": (DeltaPublisher, "replace_files", "after"),
     "before the outbox is settled": (SqlCoordinatorStore, "settle_sink", "before"),
     "after the outbox is settled": (SqlCoordinatorStore, "settle_sink", "after"),
 }
@@ -79,5 +86,8 @@ if __name__ == "__main__":
     topology_id, processing, take, staged, point, number = sys.argv[1:]
     if staged == "staged":
         staging.RECORDS_BYTES_MIN = 0  # type: ignore[misc]
+    compaction.FILES_MIN = 2  # type: ignore[misc]
+    append_log._PROPERTIES["delta.checkpointInterval"] = "2"
+    append_log._PROPERTIES["delta.deletedFileRetentionDuration"] = "interval 0 seconds"
     die_at(POINTS.get(point), int(number))
     run(topology_id, processing, int(take))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, date, datetime
@@ -16,30 +15,28 @@ import pytest
 from deltalake import DeltaTable
 
 from sinks import DeltaSink
-from sinks.delta import append_log
-from sinks.delta import sink as delta_sink
+from sinks.delta import append_log, publisher, upkeep
 from sinks.delta.append_log import AppendLog, VersionTaken
 from sinks.delta.partitioning import PartitionColumn, split_rows
+from sinks.delta.publisher import DeltaPublisher
 from sinks.delta.run_files import RUNS_FOLDER, attempt_of
-from sinks.delta.sweeping import _paths_removed_since, sweep
+from sinks.delta.sweeping import paths_removed_since, sweep
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta.tables.table import storage_of
 from tests.standing_s3 import BUCKET, StandingS3
+from tests.unit.sinks.delta.leaders import Leader, Row, aged, numbers, run_names, table_rows
 from transactional import RunSummary, TopologyConfig, run_topology
-from transactional.core.ports import PublishedRecords, SinkOwner
-from transactional.core.store.outbox import Publication
+from transactional.core.ports import SinkOwner
 from transactional.core.store.sink_rules import records_in
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, CorruptRecord, SchemaMismatch, SinkUnavailable, StoreMismatch, TableUnfit
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.model.schema import Schema
 from transactional.runtime.engine.rewinding import rewind
 from transactional.runtime.processing import staging
 from transactional.trident import TridentTopology
 
 TOPOLOGY = pytest.mark.long("a topology runs; without one the same is done in a tenth of the time")
 FIELDS = "id string, country string, event_time timestamp, amount long"
-Row = tuple[Any, ...]
 
 
 def rows(count: int) -> list[list[Row]]:
@@ -60,13 +57,6 @@ def run(folder: Path, source: list[list[Row]], fields: str = FIELDS, **options: 
     config = TopologyConfig(stop_when_drained=True)
     store = f"sqlite:///{folder}/store.db"
     return run_topology(topology.build(), store=store, config=config, master="none", accept_changes=True)
-
-
-def table_rows(folder: Path, *columns: str) -> list[Row]:
-    """The rows of the table, sorted, without those of `txid` unless columns are named."""
-    table = DeltaTable(str(folder / "events")).to_pyarrow_table()
-    names = columns or tuple(name for name in table.column_names if name != "txid")
-    return sorted((tuple(row[name] for name in names) for row in table.to_pylist()), key=repr)
 
 
 def test_each_row_of_a_committed_transaction_is_appended_once(tmp_path: Path) -> None:
@@ -142,31 +132,6 @@ def test_tasks_stage_many_rows_themselves(tmp_path: Path, monkeypatch: pytest.Mo
 # --- position and fence ----------------------------------------------------------------------------------------------
 
 
-class Leader:
-    """One leader of a sink, without a topology."""
-
-    def __init__(self, folder: Path, fence_id: int, store_id: str = "store", name: str = "events") -> None:
-        self.sink = DeltaSink(folder / "events")
-        self.sink.check_input(Schema.parse("n long"), used_by="sink 'events'")
-        self.owner = SinkOwner("landing", name, store_id, AttemptId(fence_id))
-
-    def open(self, *, has_published: bool = False) -> Leader:
-        """Take over as a leader does."""
-        self.sink.look(self.owner)
-        self.sink.open(self.owner, has_published=has_published)
-        return self
-
-    def stage(self, txid: int, attempt_id: int, run: str = "run") -> PublishedRecords:
-        """Stage a row with the number of the attempt."""
-        attempt = TransactionAttempt(TxId(txid), AttemptId(attempt_id))
-        records = self.sink.encode(pa.record_batch({"n": pa.array([attempt_id], pa.int64())}))
-        return PublishedRecords(Publication(run, attempt), self.sink.stage(attempt, records))
-
-
-def numbers(folder: Path) -> list[int]:
-    return sorted(row["n"] for row in DeltaTable(str(folder / "events")).to_pyarrow_table().to_pylist())
-
-
 def test_an_earlier_leader_publishes_nothing_any_more(tmp_path: Path) -> None:
     zombie = Leader(tmp_path, 1).open()
     zombie.sink.publish([first := zombie.stage(1, 2)])
@@ -207,7 +172,9 @@ def test_a_rewind_divides_files_and_can_be_repeated(tmp_path: Path) -> None:
     leader.sink.go_back(TxId(3), AttemptId(11))
     assert numbers(tmp_path) == [2, 3, 4]
     earlier = Leader(tmp_path, 10)
-    earlier.sink._owner = earlier.owner
+    earlier.sink._publisher = DeltaPublisher(
+        earlier.sink._log, earlier.sink._files, earlier.sink._declared, earlier.owner
+    )
     with pytest.raises(SinkUnavailable, match="has the fence id 11, and this leader 10"):
         earlier.sink.publish([earlier.stage(4, 12)])
 
@@ -256,7 +223,7 @@ def test_maintenance_by_others_does_no_harm(tmp_path: Path, monkeypatch: pytest.
 def test_a_busy_table_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = Leader(tmp_path, 1).open()
     monkeypatch.setattr(AppendLog, "write", refuse)
-    monkeypatch.setattr(delta_sink, "_TRIES_MAX", 2)
+    monkeypatch.setattr(publisher, "_TRIES_MAX", 2)
     with pytest.raises(SinkUnavailable, match="others write to it too often to append"):
         leader.sink.publish([leader.stage(1, 2)])
     with pytest.raises(SinkUnavailable, match="others write to it too often to take it over"):
@@ -297,34 +264,24 @@ def test_a_topology_goes_back_and_appends_again(tmp_path: Path) -> None:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def aged(folder: Path) -> None:
-    """Let all files of the table be written two hours earlier."""
-    for path in (folder / "events").rglob("*.*"):
-        os.utime(path, (path.stat().st_mtime - 7_200,) * 2)
-
-
-def run_names(folder: Path) -> set[str]:
-    """The transaction and attempt of each file in the folder of runs."""
-    return {"-".join(path.name.split("-")[:2]) for path in (folder / "events" / RUNS_FOLDER).iterdir()}
-
-
 def test_files_are_deleted_that_nobody_reads_or_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of dead attempts, and those that were removed; not those in the outbox, nor those removed lately."""
     monkeypatch.setitem(append_log._PROPERTIES, "delta.deletedFileRetentionDuration", "interval 1 hours")
     leader = Leader(tmp_path, 1).open()
     first, waiting = leader.stage(1, 3), leader.stage(3, 5)
     leader.stage(1, 2)
-    leader.sink.publish([first])
+    leader.publish(first)
     aged(tmp_path)
-    assert sweep(leader.sink.location) == []
-    leader.sink.publish([leader.stage(2, 4)])
-    [dead] = sweep(leader.sink.location)
+    assert sweep(leader.sink.location, AttemptId(4)) == []
+    leader.publish(leader.stage(2, 4))
+    [dead] = sweep(leader.sink.location, AttemptId(5))
     assert dead.startswith("_runs/1-2-")
     assert run_names(tmp_path) == {"1-3", "2-4", "3-5"}
     DeltaTable(str(tmp_path / "events")).delete("n = 3")
-    assert sweep(leader.sink.location) == []
+    assert sweep(leader.sink.location, AttemptId(5)) == []
     aged(tmp_path)
-    leader.sink.publish([waiting])  # after a foreign Delta commit files are deleted, too
+    leader = Leader(tmp_path, 2).open(has_published=True)
+    leader.publish(waiting)  # after a foreign Delta commit files are deleted, too
     assert run_names(tmp_path) == {"2-4", "3-5"}
     assert numbers(tmp_path) == [4, 5]
 
@@ -333,16 +290,16 @@ def test_nothing_is_deleted_if_the_log_does_not_say_when_it_was_removed(tmp_path
     leader = Leader(tmp_path, 1).open()
     leader.sink.publish([leader.stage(1, 2)])
     storage = storage_of(leader.sink.location)
-    assert _paths_removed_since(storage, {}, 0.0) is None
+    assert paths_removed_since(storage, {}, 0.0) is None
 
 
 def test_a_leader_deletes_files_after_its_first_publication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    swept = list[object]()
-    monkeypatch.setattr(delta_sink, "sweep", swept.append)
+    swept = list[tuple[object, int]]()  # upkeep of the table of another test may still be in progress
+    monkeypatch.setattr(upkeep, "sweep", lambda location, settled: swept.append((location, settled)))
     leader = Leader(tmp_path, 1).open()
-    leader.sink.publish([leader.stage(1, 2)])
-    leader.sink.publish([leader.stage(2, 3)])
-    assert swept == [leader.sink.location]
+    leader.publish(leader.stage(1, 2))
+    leader.publish(leader.stage(2, 3))
+    assert [settled for location, settled in swept if location == leader.sink.location] == [2]
 
 
 @TOPOLOGY
