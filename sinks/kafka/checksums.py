@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from sinks.kafka.record_encoding import KEY, VALUE
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 _LENGTH: Final = Struct(">i")
-_NO_PART: Final = _LENGTH.pack(-1)
+_SEPARATOR: Final = pa.scalar(b"", pa.binary())
 
 
 def sum_checksums(records: pa.Table) -> int:
-    """Return the sum of the checksums of records: a CRC-32 of key and value, each after its length."""
-    keys, values = records.column(KEY).to_pylist(), records.column(VALUE).to_pylist()
-    return sum(crc32(_with_length(key) + _with_length(content)) for key, content in zip(keys, values, strict=True))
+    """Return the sum of the checksums of records: a CRC-32 of key and value, each after its length.
+
+    A part that is NULL has the length -1. Records are joined as columns, since a call for each of them takes longer.
+    """
+    return sum(
+        sum(map(crc32, _join_parts(batch.column(KEY), batch.column(VALUE)).to_pylist()))
+        for batch in records.to_batches()
+    )
 
 
-def _with_length(part: bytes | None) -> bytes:
-    return _NO_PART if part is None else _LENGTH.pack(len(part)) + part
+def _join_parts(keys: pa.Array, contents: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(*_with_length(keys), *_with_length(contents), _SEPARATOR)
+
+
+def _with_length(parts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the lengths of parts as bytes, and the parts."""
+    lengths = pc.fill_null(pc.binary_length(parts), -1).dictionary_encode()
+    encoded_lengths = pa.array(map(_LENGTH.pack, lengths.dictionary.to_pylist()), pa.binary())
+    return encoded_lengths.take(lengths.indices), pc.fill_null(parts, b"")

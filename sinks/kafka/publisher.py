@@ -8,10 +8,12 @@ transactional id ends what was begun, and the marker in the control topic shows 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sinks.kafka.connection import TIMEOUT_S, SinkConnection, kafka_error
@@ -90,10 +92,14 @@ class KafkaPublisher:
             self._fail(kafka_error(error), group)
 
     def _produce_records(self, published: PublishedRecords) -> None:
-        attempt, records = published.publication.attempt, published.records
-        ours: Headers = [("txid", str(attempt.txid)), ("attempt", str(attempt.attempt_id))]
-        for key, content, headers, partition in split_records(records):
-            self._produce(self._topic, key, content, ours + headers, partition)
+        """Hand records over to the client; a line more for each of them is a tenth of the time of a publication."""
+        attempt, produce, topic = published.publication.attempt, self._producer.produce, self._topic
+        ours: Headers = [("txid", str(attempt.txid).encode()), ("attempt", str(attempt.attempt_id).encode())]
+        for key, content, headers, partition in split_records(published.records, ours):
+            try:
+                produce(topic, content, key, partition, headers=headers)
+            except BufferError:
+                self._produce(topic, key, content, headers, partition)
 
     def _produce(
         self,
@@ -106,11 +112,9 @@ class KafkaPublisher:
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, headers=headers)
+                return
             except BufferError:
                 self._producer.poll(0.05)
-                continue
-            self._producer.poll(0)
-            return
 
     def _commit(self) -> None:
         """Commit the transaction. One without an answer may have been committed, so it is committed again."""
@@ -147,6 +151,7 @@ class KafkaPublisher:
         while True:
             try:
                 self._producer.abort_transaction(TIMEOUT_S)
+                self._producer.poll(0)  # for delivery reports, and raises a fatal error
             except KafkaException as failed:
                 if not kafka_error(failed).retriable() or time.monotonic() > deadline_s:
                     return False
@@ -158,15 +163,33 @@ class KafkaPublisher:
             self._failures.append((error, message))
 
 
-def split_records(records: pa.Table) -> Iterator[tuple[bytes | None, bytes | None, Headers, int]]:
-    """Yield key, value, headers and partition of each encoded record."""
-    columns = {name: column.to_pylist() for name, column in zip(records.column_names, records.columns, strict=True)}
-    names = [name for name in columns if name.startswith(HEADER)]
-    partitions = columns.get(PARTITION) or [None] * records.num_rows
-    contents = zip(*(columns[name] for name in names), strict=True) if names else [()] * records.num_rows
-    for key, content, partition, texts in zip(columns[KEY], columns[VALUE], partitions, contents, strict=True):
-        headers: Headers = [(name.removeprefix(HEADER), text) for name, text in zip(names, texts, strict=True)]
-        yield key, content, headers, BY_KEY if partition is None else partition
+def split_records(
+    records: pa.Table, first_headers: Headers | None = None
+) -> Iterable[tuple[bytes | None, bytes | None, Headers, int]]:
+    """Return key, value, headers and partition of each encoded record, whose own headers come after `first_headers`.
+
+    Records without headers of their own share one list.
+    """
+    names = [name for name in records.column_names if name.startswith(HEADER)]
+    shared = first_headers or []
+    headers: Iterable[Headers] = repeat(shared, records.num_rows)
+    if names:
+        headers = _headers_of(records, names, shared)
+    partitions: Iterable[int] = repeat(BY_KEY, records.num_rows)
+    if PARTITION in records.column_names:
+        partitions = pc.fill_null(records.column(PARTITION), BY_KEY).to_pylist()
+    return zip(_parts_of(records, KEY), _parts_of(records, VALUE), headers, partitions, strict=True)
+
+
+def _parts_of(records: pa.Table, name: str) -> Iterable[bytes | None]:
+    column = records.column(name)
+    return repeat(None, len(column)) if column.null_count == len(column) else column.to_pylist()
+
+
+def _headers_of(records: pa.Table, names: Sequence[str], first_headers: Headers) -> Iterator[Headers]:
+    plain_names = [name.removeprefix(HEADER) for name in names]
+    for texts in zip(*(records.column(name).to_pylist() for name in names), strict=True):
+        yield [*first_headers, *zip(plain_names, texts, strict=True)]
 
 
 def _describe(message: Message) -> str:

@@ -15,13 +15,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import Producer
+
 from sinks import JsonValue, KafkaSink
+from sinks.kafka import publisher
 from sinks.kafka.publisher import KafkaPublisher
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
 from state.dead_letters import DeadLetterTable
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, Tuple, run_topology
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
+
+
+class PythonProducer(Producer):
+    """A producer with a method of Python, which can be replaced by a deadly one."""
+
+    def produce(self, *arguments: Any, **named: Any) -> None:
+        """Produce a record."""
+        super().produce(*arguments, **named)
+
 
 ROWS = [(f"word-{number % 7}", number) for number in range(120)]
 BAD = {17, 58, 93}
@@ -34,7 +46,7 @@ POINTS: dict[str, tuple[Any, str, str]] = {
     "before the final position is read": (KafkaSink, "position", "before"),
     "after the final position is read": (KafkaSink, "position", "after"),
     "before anything is sent": (KafkaPublisher, "publish", "before"),
-    "among the records": (KafkaPublisher, "_produce", "after"),
+    "among the records": (PythonProducer, "produce", "after"),
     "before the Kafka transaction is committed": (KafkaPublisher, "_commit", "before"),
     "after the Kafka transaction is committed": (KafkaPublisher, "_commit", "after"),
     "before the outbox is settled": (SqlCoordinatorStore, "settle_sink", "before"),
@@ -98,5 +110,6 @@ def run(bootstrap: str, topic: str, processing: str, take: int, store_url: str) 
 
 if __name__ == "__main__":
     bootstrap, topic, processing, take, store_url, point, number = sys.argv[1:]
+    vars(publisher)["Producer"] = PythonProducer
     die_at(POINTS.get(point), int(number))
     run(bootstrap, topic, processing, int(take), store_url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
@@ -11,9 +12,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sinks.kafka import publisher
 from sinks.kafka import sink as kafka_sink
+from sinks.kafka.checksums import sum_checksums
 from sinks.kafka.connection import SinkConnection
 from sinks.kafka.control import ControlTopic
-from sinks.kafka.record_encoding import KEY, VALUE
+from sinks.kafka.publisher import Headers, split_records
+from sinks.kafka.record_encoding import HEADER, KEY, PARTITION, VALUE
 from sinks.kafka.sink import KafkaSink
 from sinks.kafka.topics import TopicLimits
 from transactional.core.ports import PublishedRecords, SinkOwner
@@ -190,3 +193,24 @@ def test_options_that_the_library_refuses_are_named(sink: KafkaSink, monkeypatch
     sink.connection = SinkConnection("host:9092", (("socket.timeout.ms", 60_000),))
     with pytest.raises(ConfigError, match=r"the options= of sink 'alerts' can't be used: .*socket\.timeout\.ms"):
         sink.open(OWNER, has_published=False)
+
+
+def test_records_are_split_and_counted_by_columns_as_one_by_one() -> None:
+    keys, contents = [None, b"", b"ann", b"ann"], [b"{}", None, b"", b"x" * 300]
+    records = pa.table({KEY: pa.array(keys, pa.binary()), VALUE: pa.array(contents, pa.binary())})
+    ours: Headers = [("txid", b"7")]
+    assert list(split_records(records, ours)) == [(*record, ours, -1) for record in zip(keys, contents, strict=True)]
+    more = {f"{HEADER}kind": pa.array(["a", "b", None, "d"]), PARTITION: pa.array([2, None, 0, 1], pa.int32())}
+    columns = dict(zip(records.column_names, records.columns, strict=True))
+    split = list(split_records(pa.table({**columns, **more}), ours))
+    assert [headers for _, _, headers, _ in split] == [[*ours, ("kind", kind)] for kind in ("a", "b", None, "d")]
+    assert [partition for *_, partition in split] == [2, -1, 0, 1]
+
+    def checksum(part: bytes | None, start: int) -> int:
+        return crc32(part or b"", crc32((-1 if part is None else len(part)).to_bytes(4, "big", signed=True), start))
+
+    expected = sum(checksum(content, checksum(key, 0)) for key, content in zip(keys, contents, strict=True))
+    assert (
+        sum_checksums(records) == sum_checksums(pa.concat_tables([records.slice(0, 1), records.slice(1)])) == expected
+    )
+    assert sum_checksums(records.slice(0, 0)) == 0
