@@ -1,4 +1,4 @@
-"""What readers of a topic see of a topology's publications, and what must hold of it after any number of deaths."""
+"""The records of topics as their readers see them, and the topology of `dying_publisher` with what must hold of it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import json
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
 from sinks.kafka.record_encoding import OUR_HEADERS
-from tests.integration.sinks.dying_publisher import BAD, ROWS
+from spouts.kafka_admin import create_topic
+from tests.integration.sinks.deaths import Victim
+from tests.integration.sinks.dying import BAD, ROWS
+from tests.integration.sinks.dying_publisher import POINTS
 from tests.integration.tables import counts, rows
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
+
+PARTITIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +58,33 @@ def visible_records(bootstrap: str, topic: str, partitions: int) -> list[Seen]:
     return records
 
 
-def check_publications(bootstrap: str, topic: str, folder: Path, store_url: str, partitions: int) -> None:
+def make_publisher(bootstrap: str, folder: Path, topology_id: str, processing: str, store_url: str = "") -> Victim:
+    """Make the victim in a folder of its own. Without a `store_url` the store is an SQLite database there."""
+    folder.mkdir(parents=True)
+    for suffix in ("numbers", "counts"):
+        create_topic(bootstrap, f"{topology_id}-{suffix}", PARTITIONS)
+    store_url = store_url or f"sqlite:///{folder}/store.db"
+    return Victim(
+        "tests.integration.sinks.dying_publisher",
+        POINTS,
+        topology_id,
+        folder,
+        partial(_check_publications, bootstrap, topology_id, folder, store_url),
+        processing,
+        store_url,
+        draw_arguments=lambda _: (bootstrap,),
+    )
+
+
+def _check_publications(bootstrap: str, topic: str, folder: Path, store_url: str) -> None:
     """Each number is published once, each count as its table had it, by the attempts that the store has committed."""
-    numbers = visible_records(bootstrap, f"{topic}-numbers", partitions)
+    numbers = visible_records(bootstrap, f"{topic}-numbers", PARTITIONS)
     good = [row for row in ROWS if row[1] not in BAD]
     assert Counter((seen.key, seen.value["number"]) for seen in numbers) == Counter(good)
     in_table = Counter(word for word, _ in good)
     assert counts(folder / "first", "word") == counts(folder / "second", "word") == in_table
     assert len(rows(folder / "letters", "txid")) == len(BAD)
-    changes = visible_records(bootstrap, f"{topic}-counts", partitions)
+    changes = visible_records(bootstrap, f"{topic}-counts", PARTITIONS)
     for word, count in in_table.items():
         values = [int(str(seen.value["count"])) for seen in changes if seen.key == word]
         assert values == sorted(set(values)), f"{word}: {values}"
@@ -73,6 +97,6 @@ def check_publications(bootstrap: str, topic: str, folder: Path, store_url: str,
     for seen in (*numbers, *changes):
         assert committed[seen.txid] == seen.attempt_id, seen  # type: ignore[index]
     for published in (numbers, changes):
-        for partition in range(partitions):
+        for partition in range(PARTITIONS):
             txids = [seen.txid for seen in published if seen.partition == partition]
             assert all(one <= other for one, other in pairwise(txids)), f"partition {partition}: {txids}"

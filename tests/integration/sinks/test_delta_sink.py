@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 from sinks import DeltaSink
 from spouts import MemoryTransactionalSpout
-from tests.integration.sinks.append_kills import die_often
+from tests.integration.sinks.appended_rows import make_appender
+from tests.integration.sinks.deaths import die_often
 from transactional import RunSummary, TopologyConfig, run_topology
 from transactional.trident import TridentTopology
 
@@ -69,5 +70,5 @@ def test_a_stream_of_spark_reads_on_whatever_others_maintain(spark: SparkSession
 @pytest.mark.long("processes that are killed, six times; the unit tests have lost answers and earlier leaders")
 def test_deaths_at_points_of_appending(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**31)
-    deaths = die_often(tmp_path / "topology", f"deaths-{seed}", "none", random.Random(seed))
+    deaths = die_often(make_appender(tmp_path / "run", f"deaths-{seed}", "none"), random.Random(seed))
     assert json.dumps(deaths), seed

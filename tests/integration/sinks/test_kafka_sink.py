@@ -21,14 +21,17 @@ from sinks.kafka.control import control_topic
 from sinks.kafka.publisher import Headers, KafkaPublisher
 from spouts import OpaqueMemoryTransactionalSpout
 from spouts.kafka_admin import delete_topic
+from spouts.local_broker import LocalBroker
 from state import DeltaMapState
 from state.dead_letters import DeadLetterTable
 from tests.integration.kafka_topics import new_topic
-from tests.integration.sinks.kills import die_often
-from tests.integration.sinks.publications import visible_records
+from tests.integration.sinks.deaths import die_often
+from tests.integration.sinks.publications import make_publisher, visible_records
+from tests.integration.sinks.sent_records import make_sender
 from tests.integration.tables import rows
 from transactional import RunSummary, Topology, TopologyConfig, TransactionalTopologyBuilder, Tuple, run_topology
 from transactional.bolts import MapState
+from transactional.core.machine.protocol import Action, AttemptFailed, CommitSucceeded, Event
 from transactional.core.ports import PublishedRecords
 from transactional.core.ports.examining import Problem
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
@@ -280,8 +283,54 @@ def test_a_sink_sends_at_least_once_without_an_outbox(bootstrap: str, tmp_path: 
 @pytest.mark.long("processes that are killed, six times; the simulation has the same deaths")
 def test_deaths_at_points_of_publishing(bootstrap: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**31)
-    deaths = die_often(bootstrap, tmp_path / "topology", f"deaths-{seed}", "none", random.Random(seed))
+    deaths = die_often(make_publisher(bootstrap, tmp_path / "run", f"deaths-{seed}", "none"), random.Random(seed))
     assert json.dumps(deaths), seed
+
+
+@pytest.mark.long("processes that are killed, and those of their tasks")
+@pytest.mark.parametrize(
+    ("processing", "deaths"), [("none", 6), ("workers", 6), pytest.param("spark", 3, marks=pytest.mark.spark)]
+)
+def test_deaths_of_runs_and_tasks_lose_no_record(bootstrap: str, tmp_path: Path, processing: str, deaths: int) -> None:
+    seed = random.SystemRandom().randrange(2**31)
+    sender = make_sender(bootstrap, tmp_path / "run", f"deaths-{seed}", processing)
+    assert die_often(sender, random.Random(seed), deaths), seed
+
+
+@pytest.mark.long("a broker of its own, which is started twice")
+def test_an_outage_repeats_batches_and_uses_no_tries_of_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker is killed behind the first transaction, and started again once an attempt has failed."""
+    monkeypatch.setattr("sinks.kafka.sender.DELIVERY_S", 5.0)
+    words, failures, kills = [f"word-{number}" for number in range(12)], list[AttemptFailed](), list[TxId]()
+    with LocalBroker(tmp_path / "broker") as broker:
+        topic = new_topic(broker.bootstrap)
+        builder = TopologyBuilder("sent", guarantee="at-least-once")
+        spout = OpaqueMemoryTransactionalSpout([[(word,) for word in words]], fields="word string", take=2)
+        builder.set_spout("words", spout)
+        builder.set_sink("alerts", KafkaSink(broker.bootstrap, topic, key="word")).shuffle_grouping("words")
+
+        def restart_broker(at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+            if isinstance(event, AttemptFailed) and kills:
+                if not failures:
+                    broker.start()
+                failures.append(event)
+            if isinstance(event, CommitSucceeded) and not kills:
+                kills.append(event.attempt.txid)
+                broker.kill()
+
+        config = TopologyConfig(stop_when_drained=True, message_retries_max=1, attempts_max=1, max_spout_pending=1)
+        run_topology(
+            builder.build(),
+            store=f"sqlite:///{tmp_path}/store.db",
+            config=config,
+            master="none",
+            observers=[restart_broker],
+        )
+        assert {seen.key for seen in visible_records(broker.bootstrap, topic, 1)} == set(words)
+    assert failures
+    assert all(failure.is_outage and f"can't be sent to topic '{topic}'" in failure.reason for failure in failures)
 
 
 def test_records_that_the_topic_would_refuse_are_dead_letters(bootstrap: str, tmp_path: Path) -> None:
