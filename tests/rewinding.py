@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
 from state.delta.segments.log_layout import LogLayout
+from state.delta.write import entry as delta_entry
 from state.table_state import TableState
 from tests.proof.shapes import Counting
 from transactional import (
@@ -209,7 +210,7 @@ def dies_at(wanted: int) -> Callable[[int], None]:
 
 
 STORE_WRITES = ("acquire", "renew", "release", "record_fence", "begin_rewind", "finish_rewind")
-DELTA_WRITES = ("restore", "create_write_transaction")
+DELTA_WRITES = ((DeltaTable, "restore"), (delta_entry, "write_entry"))
 
 
 @contextmanager
@@ -226,8 +227,8 @@ def stepping(store: CoordinatorStore, steps: Steps) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in STORE_WRITES:
             patch.setattr(store, name, wrapped(getattr(store, name), name), raising=True)
-        for name in DELTA_WRITES:
-            patch.setattr(DeltaTable, name, wrapped(getattr(DeltaTable, name), name))
+        for owner, name in DELTA_WRITES:
+            patch.setattr(owner, name, wrapped(getattr(owner, name), name))
         yield
 
 

@@ -69,6 +69,7 @@ def open_merged(loaded: LoadedTable, state: str, turn: Turn | None = None) -> Op
 
 def open_segments(loaded: LoadedTable, state: str, settings: LogLayout | None = None) -> OpenTable:
     """Return the open table of a state in the log layout, which is compacted as `settings` say."""
+    loaded.follows = True
     reader = SegmentReader(loaded)
     writer = LogWriter(loaded, state, reader.lookup, reader.read_sum_bounds)
     return OpenTable(loaded, reader, writer, SegmentUpkeep(writer, reader, settings or LogLayout()))

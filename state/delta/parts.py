@@ -207,7 +207,7 @@ class DeltaRewind(Rewind):
         """Restore the table as it was, under a new fence, in one Delta commit."""
         from state.delta.rewinding import restore
 
-        self.state._rewind_by(fence_id, lambda table: restore(table.loaded, target, fence_id))
+        self.state._rewind_by(fence_id, lambda table: restore(table, target, fence_id))
 
     def retain(self, targets: Sequence[RewindTarget]) -> None:
         """Keep the log and the files that a return to these targets needs."""

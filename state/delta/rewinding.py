@@ -20,9 +20,10 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.log.entries import Entry, is_foreign, log_files, read_entry
 from state.delta.log.log import NOTHING_AFTERWARDS, UNREADABLE, empty_entry, entry_name
+from state.delta.open_table import OpenTable
 from state.delta.tables.table import DeltaLocation, load_table, refused, storage_of
 from state.delta.upkeep.table_upkeep import RetainedParts
-from state.delta.write.engine_commits import as_attempt, by_delta_rs, commit_files, single_try
+from state.delta.write.engine_commits import by_delta_rs, single_try
 from state.delta.write.loaded_table import LoadedTable
 from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.attempt import AttemptId, TxId
@@ -203,14 +204,15 @@ def check_complete(location: DeltaLocation, version: int) -> set[str]:
     return set(paths)
 
 
-def restore(table: LoadedTable, target: RewindTarget, fence_id: AttemptId) -> None:
+def restore(opened: OpenTable, target: RewindTarget, fence_id: AttemptId) -> None:
     """Restore the table over the version that was read and checked, under a new fence. Raises `WriteRefused`,
     `BeyondKept`."""
+    table = opened.loaded
     history = TableHistory(table.location, table.owner, table.read_version)
     version = find_restorable_version(history, target)
-    table.disk.settle()
     if version == table.read_version:
-        return commit_files(table, [], as_attempt(table, fence_id, None))
+        return opened.write_version(fence_id, None)
+    table.disk.settle()
     restored = DeltaTable(table.location.uri, version=version, storage_options=dict(table.location.storage_options))
     transactions = [
         Transaction(app_id, restored.transaction_version(app_id) or 0) for app_id in history.app_ids_since(version)

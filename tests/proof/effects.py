@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from deltalake.table import TableAlterer
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta.log.background import BackgroundWork
 from state.delta.tables.scratch import FileScratch
-from state.delta.tables.staging import FileStager
+from state.delta.tables.staging import STAGED_FOLDER, FileStager
 from state.delta.upkeep import background_compaction
 from state.delta.upkeep import merged_upkeep as delta_merged
 from state.delta.upkeep import segment_upkeep as delta_segments
@@ -247,9 +247,10 @@ def numbered_delta(effects: Effects, folder: Path, *, merges: bool, apart: bool)
         patch.setattr(delta_segments, "SWEEP_INTERVAL_S", -1)
         if merges:
             write_by_files(patch)
-        patch.setattr(delta_entry, "write_entry", numbered_entry(numbered, delta_entry.write_entry, "rewrite"))
+        patch.setattr(delta_entry, "write_entry", numbered_entry(numbered, delta_entry.write_entry))
         patch.setattr(delta_creating, "write_first", numbered_entry(numbered, delta_creating.write_first, "create"))
         patch.setattr(delta_engine, "write_deltalake", numbered_write(numbered))
+        # Of the compaction of small files.
         wrap(patch, DeltaTable, "create_write_transaction", lambda table: name_of(table.table_uri))
         wrap(patch, DeltaTable, "vacuum", lambda table: name_of(table.table_uri))
         # No Delta commits: one may be under way meanwhile, in the thread of the commit phase, and is counted there.
@@ -296,15 +297,25 @@ def numbered_write(numbered: Callable[[str], AbstractContextManager[None]]) -> C
 
 
 def numbered_entry(
-    numbered: Callable[[str], AbstractContextManager[None]], write: Callable[..., None], what: str
+    numbered: Callable[[str], AbstractContextManager[None]], write: Callable[..., None], what: str = ""
 ) -> Callable[..., None]:
     """An entry of the log that is written without delta-rs, as an effect: the file of rows is there by then."""
 
-    def effect(path: Path, *given: Any) -> None:
-        with numbered(f"{path.parent.parent.name}: {what}"):
-            write(path, *given)
+    def effect(path: Path, actions: Sequence[Mapping[str, Any]], *given: Any) -> None:
+        with numbered(f"{path.parent.parent.name}: {what or kind_of_entry(actions)}"):
+            write(path, actions, *given)
 
     return effect
+
+
+def kind_of_entry(actions: Sequence[Mapping[str, Any]]) -> str:
+    """Say in a word whether an entry only has a version, or rewrites a table, or has a segment, or staged files."""
+    adds = [action["add"] for action in actions if "add" in action]
+    if not adds:
+        return "removal" if any("remove" in action for action in actions) else "version"
+    if any(add["path"].startswith(STAGED_FOLDER) for add in adds):
+        return "staged files"
+    return "write" if adds[0]["partitionValues"] else "rewrite"
 
 
 def name_of(uri: str) -> str:

@@ -36,34 +36,37 @@ def new_data_file(compression: str = "snappy") -> str:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a table: its name in the table's folder, and its size in bytes."""
+    """A file of a table: its path in the table's folder, and its size in bytes.
+
+    `txid` is the transaction whose segment the file belongs to, in a table in the log layout.
+    """
 
     name: str
     size_bytes: int
+    txid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that is written and not yet part of its table. `digest` is that of its bytes, or empty (`new_digest`)."""
+    """A file that is written and not yet part of its table: the same file as part of it, and its number of rows.
 
-    name: str
-    size_bytes: int
-    footer: parquet.FileMetaData
+    `statistics` are those for the table's log, as JSON. `digest` is that of the file's bytes, or empty (`new_digest`).
+    `footer` is None for a staged file: a task has written and synced it, and it outlives a refused Delta commit.
+    """
+
+    part: DataFile
+    rows: int
+    statistics: str
     digest: str = ""
+    footer: parquet.FileMetaData | None = None
 
     @property
-    def rows(self) -> int:
-        return int(self.footer.num_rows)
+    def name(self) -> str:
+        return self.part.name
 
     @property
-    def statistics(self) -> str:
-        """The statistics of the file for its table's log, as JSON."""
-        return footer_statistics(self.footer)
-
-    @property
-    def as_part(self) -> DataFile:
-        """The same file as part of its table."""
-        return DataFile(self.name, self.size_bytes)
+    def is_staged(self) -> bool:
+        return self.footer is None
 
 
 def table_writer(

@@ -290,16 +290,19 @@ def data_files(table: DeltaTable) -> list[DataFile]:
     return [DataFile(name, size_bytes) for name, size_bytes in zip(names, sizes, strict=True)]
 
 
+def takes_plain_files(table: DeltaTable) -> bool:
+    """True if a writer of the table need only add and remove files: it has no invariants to check, for example."""
+    protocol, configuration = table.protocol(), table.metadata().configuration
+    return (
+        is_known_protocol(protocol.min_reader_version, protocol.min_writer_version, features_of(protocol))
+        and str(configuration.get("delta.appendOnly", "false")).lower() == "false"
+        and "delta.invariants" not in table.schema().to_json()
+    )
+
+
 def replaceable_files(table: DeltaTable) -> list[DataFile] | None:
-    """The files that a table is made of; None: the table demands of its writers what `commit_replaced` does not do."""
-    protocol, metadata = table.protocol(), table.metadata()
-    features = features_of(protocol)
-    if (
-        not is_known_protocol(protocol.min_reader_version, protocol.min_writer_version, features)
-        or metadata.partition_columns
-        or str(metadata.configuration.get("delta.appendOnly", "false")).lower() != "false"
-        or "delta.invariants" in table.schema().to_json()
-    ):
+    """Return the files of a table without partitions. None if only delta-rs may replace them."""
+    if table.metadata().partition_columns or not takes_plain_files(table):
         return None
     files = data_files(table)
     return files if all(_PLAIN.fullmatch(file.name) for file in files) else None

@@ -7,18 +7,18 @@ version is the owner's own. Otherwise it is dropped, and its files are deleted w
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-from deltalake import Transaction
 from deltalake.exceptions import DeltaError
 
+from state.delta.log.following import is_plain_path
 from state.delta.log.log import check_entries
 from state.delta.segments.log_layout import ONE_THREAD, Compaction, Segment, SegmentQuery, join_settings
 from state.delta.segments.shares import is_in_share
@@ -26,15 +26,16 @@ from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staged_files import check_there
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation, unreadable
-from state.delta.write.engine_commits import commit_files, owned_properties
+from state.delta.write.entry import commit_replacement
+from state.delta.write.files import Replacement
 from state.delta.write.loaded_table import LoadedTable
-from state.delta.write.segments import replacing
+from state.delta.write.segments import as_segment
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from transactional.core.ports.staged import StagedFile
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.errors import OperatingError
-from transactional.model.names import compaction_of
+from transactional.model.names import OWNER_NOTE, compaction_of
 from transactional.model.plumbing.pools import DaemonPool
 
 BACKGROUND_ROWS = 500_000
@@ -89,7 +90,7 @@ class CompactionTask:
         version = table.version()
         if version is None:
             raise OperatingError(f"Delta table {self.location} has no version of {self.owner}")
-        inputs = frozenset(str(file["path"]) for file in files_in_range(table, self.compaction))
+        inputs = frozenset(file.name for file in table.segment_files(self.compaction.start, self.compaction.end))
         rows = query.compact(self.compaction, self.base, self.horizon) + query.compaction_order(self.compaction)
         stager = FileStager(Path(self.location.uri), self.owner, self.columns.key)
         attempt = TransactionAttempt(self.compaction.end, version)
@@ -111,24 +112,24 @@ class CompactionTask:
         return schema.remove(schema.get_field_index(self.columns.txid))
 
 
-def files_in_range(table: LoadedTable, compaction: Compaction) -> list[dict[str, Any]]:
-    """Return the live files of the compacted transactions."""
-    txid = table.columns.txid
-    return [file for file in table.files() if compaction.start < int(file["partition"][txid]) <= compaction.end]
-
-
 def commit_compaction(table: LoadedTable, finished: WrittenCompaction) -> bool:
     """Commit a written compaction over the version of the table that was read and checked.
 
     False, and nothing is committed, if the range has other files than the compaction has read. Raises `WriteRefused`,
     and `OperatingError` for a written file that is missing.
     """
-    inputs = files_in_range(table, finished.compaction)
-    if {str(file["path"]) for file in inputs} != finished.inputs:
+    start, end = finished.compaction.start, finished.compaction.end
+    inputs = table.segment_files(start, end)
+    if {file.name for file in inputs} != finished.inputs:
         return False
     check_there(table.location, finished.files)
-    properties = owned_properties(table, Transaction(compaction_of(table.owner), finished.compaction.end))
-    commit_files(table, replacing(table, inputs, finished.files, finished.compaction.end), properties)
+    for file in inputs:
+        if not is_plain_path(file.name):
+            raise OperatingError(
+                f"Delta table {table.location} has a file {file.name!r}, which the state has not named"
+            )
+    replacement, note = Replacement(inputs, as_segment(finished.files, end)), json.dumps({OWNER_NOTE: table.owner})
+    commit_replacement(table, replacement, {compaction_of(table.owner): end}, note)
     return True
 
 

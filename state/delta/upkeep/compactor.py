@@ -32,7 +32,7 @@ from state.delta.upkeep import background_compaction
 from state.delta.upkeep.background_compaction import BackgroundCompaction, WrittenCompaction
 from state.delta.upkeep.compaction_writers import CompactionWriters
 from state.delta.write.engine_commits import commit_overwrite, owned_properties, settle_feature
-from state.delta.write.segments import WriteCounts
+from state.delta.write.table_writer import WriteCounts
 from state.fence import WriteRefused
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 from state.delta.read.segment_reader import SegmentReader
 from state.delta.segments.log_layout import LogLayout
+from state.delta.tables.data_files import DataFile
 from state.delta.upkeep.compactor import Compactor
 from state.delta.upkeep.staged_orphans import StagedOrphans
 from state.delta.upkeep.table_upkeep import TableUpkeep
@@ -28,6 +29,11 @@ class SegmentUpkeep(TableUpkeep):
         self.compactor = Compactor(reader.stored, settings, writer.counts)
         self._orphans = StagedOrphans(self.loaded.location)
         self._swept_at_s = time.monotonic()
+
+    def files_in_memory(self) -> Mapping[DataFile, int]:
+        """Return the files of this version with their numbers of rows, without the log."""
+        partitions = self.loaded.current.partitions
+        return super().files_in_memory() if partitions is None else partitions.files()
 
     def find_due_work(self, newest: TxId) -> Callable[[], object] | None:
         return self.compactor.find_due_work(newest)

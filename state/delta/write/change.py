@@ -1,9 +1,9 @@
-"""The rule of the merge layout on columns: the rows of a table after a transaction, from its stored rows and the new
-ones.
+"""The rules of the layouts on columns: the rows that a transaction writes, from the stored rows and the new ones.
 
-A row that a dead attempt of the same transaction has written starts again from its previous values, even if the
-transaction has no new row for its key (row T60). `change_small` applies the rule to a table that is written as a
-whole; `rewriting.py` applies it file by file. Nothing is read from or written to storage here.
+In the merge layout (`Change`) a row that a dead attempt of the same transaction has written starts again from its
+previous values, even if the transaction has no new row for its key (row T60). `change_small` applies the rule to a
+table that is written as a whole; `rewriting.py` applies it file by file. In the log layout the new rows are written as
+they are (`segment_rows`). Nothing is read from or written to storage here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from state.rows.combining import combine_columns
-from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, time_scalar
+from state.rows.expiring import NO_HORIZONS, TIME, ExpiryHorizons, time_scalar
 from state.rows.opaque_columns import ColumnsAsOf
 from transactional.model.aggregates.key_matching import find_key_positions, find_unmatched_positions, take_rows
 from transactional.model.attempt import TxId
@@ -190,6 +190,15 @@ class _Rewriting:
         if not self._are_all_in_source:
             return pc.if_else(self._is_in_source, updated, stored)
         return pa.repeat(updated, len(self._is_in_source)) if isinstance(updated, pa.Scalar) else updated
+
+
+def segment_rows(columns: StateColumns, rows: pa.Table, horizons: ExpiryHorizons | None) -> pa.Table:
+    """Return the rows that a transaction writes in the log layout: the new rows, and its horizon if a column has it."""
+    if columns.horizon is None:
+        return rows
+    horizon = None if horizons is None or horizons.current is None else time_scalar(horizons.current)
+    column = pa.nulls(rows.num_rows, TIME) if horizon is None else pa.repeat(horizon, rows.num_rows)
+    return rows.append_column(columns.horizon, column)
 
 
 def change_small(

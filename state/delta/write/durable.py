@@ -41,10 +41,10 @@ class TableDisk:
         """
         self.is_kept, self._version, self._files = self._location.scheme == "file", version, files
 
-    def mark_written(self, version: int) -> None:
-        """Record that a version was written with its entry and files synced, but not their names."""
+    def mark_written(self, version: int, names: Iterable[str]) -> None:
+        """Record that a version was written with its entry and the files of these names synced, but not the names."""
         if self.is_kept:
-            self._written_names[version] = {self._folder, self._log}
+            self._written_names[version] = {self._folder, self._log, *((self._folder / name).parent for name in names)}
 
     def unsynced(self) -> Collection[Path]:
         """Return the paths to sync before the Delta version is durable, none if it is. Raises `OperatingError`."""

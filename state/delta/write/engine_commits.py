@@ -2,9 +2,9 @@
 checked, or it is refused.
 
 Left to itself, delta-rs would rebase a Delta commit onto what others have written meanwhile; it takes a rewrite of the
-same rows for no conflict. It does not compare the versions of an app id either: it would write a lower one. Whatever
-changes properties or columns, or rewrites rows by a query, goes through here; `entry.py` has the commits without
-delta-rs.
+same rows for no conflict. It does not compare the versions of an app id either: it would write a lower one. Commits
+that change properties or columns, or rewrite rows by a query, go through here. `entry.py` has all commits that only
+replace files, in the storages where it can write entries.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,6 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, RemoveAction
 
 from state.delta.log.log import NOTHING_AFTERWARDS, check_links
 from state.delta.tables.table import features_used, properties_with, refused
@@ -112,14 +111,14 @@ def _follow_write(table: LoadedTable, engine: DeltaTable, began_s: float) -> Non
         engine.load_as_version(table.read_version)
     table.move_to_engine()
     if may_be_late(table, table.read_version, began_s):
-        check_late_commit(table)
+        check_late_commit(table, {table.owner: table.version()})
 
 
-def commit_files(table: LoadedTable, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties) -> None:
-    """Commit added and removed files, which are in their final places. Raises `WriteRefused`."""
+def commit_nothing(table: LoadedTable, properties: CommitProperties) -> None:
+    """Commit no change, in a storage in which `entry.py` can't write entries. Raises `WriteRefused`."""
     with by_delta_rs(table) as engine:
         engine.create_write_transaction(
-            list(actions),
+            [],
             mode="append",
             schema=engine.schema(),
             partition_by=engine.metadata().partition_columns,

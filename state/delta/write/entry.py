@@ -19,9 +19,9 @@ from uuid import uuid4
 
 from state.delta.log.log import CHECKPOINT, LOG_FOLDER, LOG_KEPT_S, check_links, commit_path, entry_name
 from state.delta.log.snapshot import DeltaSnapshot
-from state.delta.tables.data_files import WrittenFile
+from state.delta.tables.data_files import DataFile
 from state.delta.tables.storage import create, delete
-from state.delta.write.files import Rewritten
+from state.delta.write.files import Replacement
 from state.delta.write.loaded_table import LoadedTable
 from state.fence import WriteRefused
 from transactional.model.attempt import AttemptId, TransactionAttempt
@@ -29,27 +29,32 @@ from transactional.model.names import DIGEST_TAG, OWNER_NOTE
 from transactional.model.plumbing.syncing import sync
 
 
-def commit_rewritten(table: LoadedTable, attempt: TransactionAttempt, rewritten: Rewritten) -> None:
-    """Replace the old files of a table by the new ones, which are in their final places, as this attempt.
+def commit_replacement(
+    table: LoadedTable, replacement: Replacement, app_versions: Mapping[str, int], note: str
+) -> None:
+    """Replace the old files of a table by the new ones, which are in their final places.
 
-    Raises `WriteRefused`, after which the new files are deleted, or `OSError`, after which the commit may exist.
+    The Delta commit records the versions of app ids, the last one last: an entry that ends with one is not torn. `note`
+    is what the table's history shows. Raises `WriteRefused`, after which the new files that no task has staged are
+    deleted, or `OSError`, after which the commit may exist.
     """
     check_read_version(table)
-    version, names = table.read_version + 1, [file.name for file in rewritten.new]
-    app_versions = table.app_versions_of(attempt.attempt_id)
+    # Of the version that was read: the log may be another one once the entry is written.
+    expected = {table.owner: table.version(), **app_versions}
+    version, names = table.read_version + 1, [file.name for file in replacement.new if not file.is_staged]
     try:
-        _write_version(table, version, _actions(table, attempt, app_versions, rewritten), names)
+        _write_version(table, version, _actions(table, replacement, app_versions, note), names)
     except FileExistsError:
         delete(table.storage, names)
         raise WriteRefused(f"Delta version {version} is another writer's", is_conflict=True) from None
     except OSError:
         check_links(table.location)
         raise
-    table.move_past_write(app_versions, rewritten.files_afterwards, rewritten.rows)
+    table.move_past_write(app_versions, replacement)
     if may_be_late(table, version, table.read_at_s):
-        check_late_commit(table)
+        check_late_commit(table, expected)
     else:
-        table.disk.mark_written(table.read_version)
+        table.disk.mark_written(table.read_version, names)
 
 
 def check_read_version(table: LoadedTable) -> None:
@@ -60,38 +65,43 @@ def check_read_version(table: LoadedTable) -> None:
 
 
 def _actions(
-    table: LoadedTable, attempt: TransactionAttempt, app_versions: Mapping[str, int], rewritten: Rewritten
+    table: LoadedTable, replacement: Replacement, app_versions: Mapping[str, int], note: str
 ) -> list[dict[str, Any]]:
     """Return the actions of the entry that replaces the old files by the new ones."""
-    now_ms = _now_ms(table, rewritten.new)
-    note = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
-    note |= {"readVersion": table.read_version, "isBlindAppend": False, "engineInfo": "transactional"}
-    removed = {"dataChange": True, "deletionTimestamp": now_ms, "extendedFileMetadata": True, "partitionValues": {}}
-    added = {"partitionValues": {}, "modificationTime": now_ms, "dataChange": True}
-    tags = [{"tags": {DIGEST_TAG: file.digest}} if file.digest else {} for file in rewritten.new]
+    now_ms = _now_ms(table, [file.name for file in replacement.new])
+    # `userMetadata` is what Spark's DESCRIBE HISTORY shows.
+    commit = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
+    commit |= {"readVersion": table.read_version, "isBlindAppend": False, "engineInfo": "transactional"}
+    removed = {"dataChange": True, "deletionTimestamp": now_ms, "extendedFileMetadata": True}
+    added = {"modificationTime": now_ms, "dataChange": True}
+    tags = [{"tags": {DIGEST_TAG: file.digest}} if file.digest else {} for file in replacement.new]
+
+    def described(part: DataFile) -> dict[str, Any]:
+        partition = {} if part.txid is None else {table.columns.txid: str(part.txid)}
+        return {"path": part.name, "partitionValues": partition, "size": part.size_bytes}
+
     return [
-        {"commitInfo": {**note, "userMetadata": note_of(table.owner, attempt.attempt_id, attempt)}},
-        *({"remove": {"path": file.name, "size": file.size_bytes, **removed}} for file in rewritten.old),
+        {"commitInfo": {**commit, "userMetadata": note}},
+        *({"remove": {**described(part), **removed}} for part in replacement.old),
         *(
-            {"add": {"path": file.name, "size": file.size_bytes, **added, "stats": file.statistics, **tag}}
-            for file, tag in zip(rewritten.new, tags, strict=True)
+            {"add": {**described(file.part), **added, "stats": file.statistics, **tag}}
+            for file, tag in zip(replacement.new, tags, strict=True)
         ),
         *({"txn": {"appId": app_id, "version": version}} for app_id, version in app_versions.items()),
     ]
 
 
 def note_of(owner: str, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> str:
-    """Return the note of an attempt's Delta commit in the table's history, as JSON."""
+    """Return the note of an attempt's Delta commit in the table's history, as JSON. A fence has no transaction."""
     transaction = {"txid": attempt.txid} if attempt is not None else {}
     return json.dumps({OWNER_NOTE: owner, **transaction, "attempt_id": int(attempt_id)})
 
 
-def _now_ms(table: LoadedTable, new: Sequence[WrittenFile]) -> int:
-    """Return the time in milliseconds, by the storage's own clock if that takes no request."""
+def _now_ms(table: LoadedTable, names: Sequence[str]) -> int:
+    """Return the time in milliseconds. On a disk it is when the newest of these files was written, by its own clock."""
     if table.folder is None:
         return time.time_ns() // 1_000_000
-    names = [file.name for file in new] or [LOG_FOLDER]
-    return max((table.folder / name).stat().st_mtime_ns for name in names) // 1_000_000
+    return max((table.folder / name).stat().st_mtime_ns for name in (*names, LOG_FOLDER)) // 1_000_000
 
 
 def _write_version(table: LoadedTable, version: int, actions: Sequence[Mapping[str, Any]], needed: list[str]) -> None:
@@ -135,11 +145,14 @@ def may_be_late(table: LoadedTable, version: int, since_s: float) -> bool:
     return time.monotonic() - since_s > LOG_KEPT_S / 2
 
 
-def check_late_commit(table: LoadedTable) -> None:
-    """Raise `WriteRefused` if the written version was another writer's before, whose entry was deleted from the log."""
-    written_version, attempt_id = table.read_version, table.version()
+def check_late_commit(table: LoadedTable, expected: Mapping[str, int | None]) -> None:
+    """Raise `WriteRefused` if the written version was another writer's before, whose entry was deleted from the log.
+
+    `expected` are the versions of app ids after the written entry. The table has other ones then.
+    """
+    written_version = table.read_version
     table.reload()
-    if table.version() != attempt_id:
+    if any(table.version_of(app_id) != version for app_id, version in expected.items()):
         table.log.withdraw(written_version)
         reason = f"another writer's Delta version {written_version} was cleaned out of the log"
         raise WriteRefused(reason, is_conflict=True)

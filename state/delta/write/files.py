@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from state.delta.tables.data_files import (
     FILE_ROWS_MAX,
     DataFile,
     WrittenFile,
+    footer_statistics,
     new_data_file,
     new_digest,
     table_writer,
@@ -34,21 +35,17 @@ LANES_MAX = 4
 
 
 @dataclass(slots=True)
-class Rewritten:
-    """The files that a change replaces, and the written files that replace them.
+class Replacement:
+    """The files that a Delta commit replaces, and the written files that replace them.
 
-    `unchanged` are the table's other files with their numbers of rows, `rows` all its rows if they are in memory.
+    `unchanged` are the table's other files with their numbers of rows, if they are known. `rows` are all rows of the
+    table afterwards, if they are in memory.
     """
 
     old: Sequence[DataFile] = ()
     new: Sequence[WrittenFile] = ()
-    unchanged: Mapping[DataFile, int] = field(default_factory=dict)
+    unchanged: Mapping[DataFile, int] | None = None
     rows: pa.Table | None = None
-
-    @property
-    def files_afterwards(self) -> Mapping[DataFile, int]:
-        """The table's files, with their numbers of rows, once the new files have replaced the old ones."""
-        return {**self.unchanged, **{file.as_part: file.rows for file in self.new}}
 
 
 def lanes_for(rows: int | None = None) -> int:
@@ -93,8 +90,9 @@ class DigestingSink:
 class Lane:
     """The files that one thread writes, one after the other."""
 
-    def __init__(self, storage: FileSystem, schema: pa.Schema) -> None:
-        self._storage, self._schema = storage, schema
+    def __init__(self, storage: FileSystem, schema: pa.Schema, folder: str = "", txid: int | None = None) -> None:
+        """`folder` is that of the files in the table's, with a slash at its end; `txid` as in `DataFile`."""
+        self._storage, self._schema, self._folder, self._txid = storage, schema, folder, txid
         self._writer: parquet.ParquetWriter | None = None
         self._sink: DigestingSink | None = None
         self._footers = list[parquet.FileMetaData]()
@@ -108,7 +106,7 @@ class Lane:
         if self._rows + rows.num_rows > FILE_ROWS_MAX:
             self.close()
         if self._writer is None:
-            self._name = new_data_file()
+            self._name = self._folder + new_data_file()
             self._sink = DigestingSink(self._storage.open_output_stream(self._name))
             self._writer = table_writer(self._sink, self._schema, footers=self._footers)
         self._writer.write_table(rows.select(self._schema.names).cast(self._schema), row_group_size=GROUP_ROWS)
@@ -119,9 +117,9 @@ class Lane:
         if self._writer is not None and self._sink is not None:
             self._writer.close()
             self._writer, self._rows = None, 0
-            self.written_files.append(
-                WrittenFile(self._name, self._sink.size_bytes, self._footers.pop(), self._sink.digest)
-            )
+            part, footer = DataFile(self._name, self._sink.size_bytes, self._txid), self._footers.pop()
+            statistics = footer_statistics(footer)
+            self.written_files.append(WrittenFile(part, footer.num_rows, statistics, self._sink.digest, footer))
             self._sink.close()
 
     def undo(self) -> None:
@@ -138,9 +136,14 @@ class Lane:
                 self._storage.delete_file(name)
 
 
-def write_file(storage: FileSystem, rows: pa.Table, schema: pa.Schema) -> list[WrittenFile]:
-    """Write rows to a file, in the order of a schema; without rows to none. Raises `OSError`, and leaves nothing."""
-    lane = Lane(storage, schema)
+def write_file(
+    storage: FileSystem, rows: pa.Table, schema: pa.Schema, folder: str = "", txid: int | None = None
+) -> list[WrittenFile]:
+    """Write rows to a file in a folder of the table, in the order of a schema; without rows to none.
+
+    Raises `OSError`, and leaves nothing.
+    """
+    lane = Lane(storage, schema, folder, txid)
     try:
         lane.write(rows)
         lane.close()

@@ -38,9 +38,11 @@ from state.delta.tables.table import (
     load_table,
     replaceable_files,
     storage_of,
+    takes_plain_files,
     unreadable,
 )
 from state.delta.write.durable import TableDisk
+from state.delta.write.files import Replacement
 from state.rows.columns import StateColumns
 from state.rows.expiring import ExpiryHorizons, app_transactions, read_app_transactions
 from transactional.model.attempt import AttemptId
@@ -65,7 +67,7 @@ class LoadedTable:
         self._engine = load_table(location) if engine is None else engine
         self.current = DeltaSnapshot(self._engine.version())
         self.follows = False
-        """True for a reader of a partitioned table, which follows the files without loading every version."""
+        """True for a partitioned table whose files are followed without loading every version by delta-rs."""
         self.read_version, self.read_at_s = self.delta_version, time.monotonic()
         """The Delta version that the next commit follows, and when it was read."""
         self.opened_at = self.read_version
@@ -122,15 +124,19 @@ class LoadedTable:
         if self.is_ahead:
             self.current = DeltaSnapshot(self._engine.version())
 
-    def move_past_write(
-        self, app_versions: Mapping[str, int], files: Mapping[DataFile, int], rows: pa.Table | None
-    ) -> None:
-        """Move to the next Delta version, which this process has written without delta-rs.
-
-        It records these app versions. `rows` are all rows of a small table."""
-        recorded = {**self.current.app_versions, **app_versions}
+    def move_past_write(self, app_versions: Mapping[str, int], replacement: Replacement) -> None:
+        """Move to the next Delta version, which this process has written without delta-rs, with these app versions."""
+        current, new = self.current, replacement.new
+        recorded = {**current.app_versions, **app_versions}
         self.read_version += 1
-        self.current = DeltaSnapshot(self.read_version, recorded, self.current.properties, files, rows=rows)
+        files, partitions = replacement.unchanged, current.partitions
+        if files is not None:
+            files = {**files, **{file.part: file.rows for file in new}}
+        if partitions is not None:
+            partitions = partitions.replaced(replacement.old, new)
+        self.current = DeltaSnapshot(
+            self.read_version, recorded, current.properties, files, partitions, replacement.rows
+        )
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -340,6 +346,27 @@ class LoadedTable:
             return list(self.current.files)
         return replaceable_files(self.engine) if can_create(self.storage) else None
 
+    @property
+    def has_replaceable_segments(self) -> bool:
+        """True if files of a table in the log layout may be replaced without delta-rs."""
+        return can_create(self.storage) and self.follow_files(self.columns.txid) is not None
+
+    def segment_files(self, start: int, end: int) -> list[DataFile]:
+        """Return the files of the transactions with `start < txid <= end` in a table in the log layout.
+
+        Raises `OperatingError`.
+        """
+        column = self.columns.txid
+        if (partitions := self.follow_files(column)) is not None:
+            return partitions.files_between(start, end)
+        files = [DataFile(file["path"], file["size_bytes"], int(file["partition"][column])) for file in self.files()]
+        return [file for file in files if file.txid is not None and start < file.txid <= end]
+
+    @property
+    def unchanged(self) -> Replacement:
+        """The replacement of no file."""
+        return Replacement(unchanged=self.current.files, rows=self.current.rows)
+
     def query(self, sql: str, settings: Mapping[str, str] | None = None) -> pa.RecordBatchReader:
         """Run a query on the table, whose name in it is `t`. The reader raises `pa.ArrowException`.
 
@@ -360,7 +387,8 @@ class LoadedTable:
         Raises `DeltaError`.
         """
         if self.follows and self.current.partitions is None:
-            partitions = PartitionFiles.from_snapshot(self.engine, column)
+            is_plain = takes_plain_files(self.engine)
+            partitions = PartitionFiles.from_snapshot(self.engine, column) if is_plain else None
             self.current = replace(self.current, partitions=partitions)
             self.follows = partitions is not None
         return self.current.partitions

@@ -1,4 +1,4 @@
-"""The change of a table in the merge layout: rows with the keys of a write are combined with the stored ones.
+"""`MergeWriter`: the write path of the merge layout, where new rows are combined with the stored ones of their keys.
 
 A small table is one file, which is computed from memory and written as a whole. Of a larger table the files that the
 change touches are rewritten (`rewriting.py`). A table whose files only delta-rs can replace is overwritten by delta-rs,
@@ -11,16 +11,13 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
 
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staged_files import read_by_driver
-from state.delta.tables.table import refused, unreadable
 from state.delta.write.change import Change, change_small
 from state.delta.write.engine_commits import as_attempt, commit_overwrite
-from state.delta.write.entry import commit_rewritten
-from state.delta.write.files import Rewritten, write_file
+from state.delta.write.files import Replacement, write_file
 from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.rewriting import rewrite_files, rewritten_parts
 from state.delta.write.table_writer import Lookup, TableWriter
@@ -39,31 +36,31 @@ class MergeWriter(TableWriter):
         super().__init__(table, state, lookup)
         self.footers = footers
 
-    def commit(self, write: TableWrite) -> None:
-        if write.staged:
-            write = read_by_driver(self.table.location, self.columns, write, self.state)
-        attempt, removes = write.attempt, self.transactions % REMOVAL_INTERVAL == 0
-        change = Change(self.columns, attempt.txid, write.rows, write.combine, write.horizons or NO_HORIZONS, removes)
-        try:
-            files, names = self.table.rewritable_files(), self.table.column_names
-            if files is None:
-                parts = rewritten_parts(self.table.query("SELECT * FROM t"), names, change)
-                commit_overwrite(self.table, parts, as_attempt(self.table, attempt.attempt_id, attempt))
-                return
-            rewritten = self.rewrite_small(change, files, names) or self.rewrite_touched(change, files, names)
-            commit_rewritten(self.table, attempt, rewritten)
-        except (DeltaError, OSError) as error:
-            raise refused(self.table.location, error) from None
-        except pa.ArrowException as error:
-            raise unreadable(self.table.location, error) from None
+    def prepare(self, write: TableWrite) -> TableWrite:
+        return read_by_driver(self.table.location, self.columns, write, self.state) if write.staged else write
 
-    def rewrite_small(self, change: Change, files: Sequence[DataFile], names: Sequence[str]) -> Rewritten | None:
+    def replace_files(self, write: TableWrite) -> Replacement | None:
+        if (files := self.table.rewritable_files()) is None:
+            return None
+        change, names = self._change_of(write), self.table.column_names
+        return self.rewrite_small(change, files, names) or self.rewrite_touched(change, files, names)
+
+    def overwrite(self, write: TableWrite) -> None:
+        stored = self.table.query("SELECT * FROM t")
+        parts = rewritten_parts(stored, self.table.column_names, self._change_of(write))
+        commit_overwrite(self.table, parts, as_attempt(self.table, write.attempt.attempt_id, write.attempt))
+
+    def _change_of(self, write: TableWrite) -> Change:
+        removes, horizons = self.transactions % REMOVAL_INTERVAL == 0, write.horizons or NO_HORIZONS
+        return Change(self.columns, write.attempt.txid, write.rows, write.combine, horizons, removes)
+
+    def rewrite_small(self, change: Change, files: Sequence[DataFile], names: Sequence[str]) -> Replacement | None:
         """Write all rows to one file, whose columns are `names`. None if the table is not small."""
         size_bytes = sum(file.size_bytes for file in files)
         rows = change_small(change, size_bytes, self.table.current.rows, self._load_if_small)
         if rows is None:
             return None
-        return Rewritten(files, write_file(self.table.storage, rows, change.schema(names)), rows=rows)
+        return Replacement(files, write_file(self.table.storage, rows, change.schema(names)), {}, rows)
 
     def _load_if_small(self, rows_max: int) -> pa.Table | None:
         """Return all columns of all rows, unless there are more than `rows_max`."""
@@ -73,14 +70,14 @@ class MergeWriter(TableWriter):
         names = ", ".join(map(DATA_FUSION.name, schema.names))
         return self.table.query(f"SELECT {names} FROM t").read_all().cast(schema)
 
-    def rewrite_touched(self, change: Change, files: Sequence[DataFile], names: Sequence[str]) -> Rewritten:
+    def rewrite_touched(self, change: Change, files: Sequence[DataFile], names: Sequence[str]) -> Replacement:
         """Rewrite the files that a change concerns. The table's columns are `names`, in order."""
         selection = self.footers.select(files, change)
-        rewritten = rewrite_files(self.table.storage, selection.changed, names, change, selection.aging)
-        self.footers.add(rewritten.new)
-        old = [*rewritten.old, *selection.expired]
+        replacement = rewrite_files(self.table.storage, selection.changed, names, change, selection.aging)
+        self.footers.add(replacement.new)
+        old = [*replacement.old, *selection.expired]
         unchanged = {file: rows for file, rows in selection.rows.items() if file not in old}
-        return Rewritten(old, rewritten.new, unchanged)
+        return Replacement(old, replacement.new, unchanged)
 
 
 def stored_rows(table: LoadedTable) -> int | None:

@@ -23,7 +23,7 @@ from pyarrow.fs import FileSystem
 from state.delta.tables.data_files import DataFile, with_all
 from state.delta.tables.storage import open_parquet
 from state.delta.write.change import Change
-from state.delta.write.files import Lane, Rewritten, lanes_for, side_by_side
+from state.delta.write.files import Lane, Replacement, lanes_for, side_by_side
 from state.rows.expiring import time_scalar
 from transactional.model.aggregates.key_matching import (
     compute_sort_order,
@@ -113,7 +113,7 @@ class UnitQueue:
 
 def rewrite_files(
     storage: FileSystem, files: Sequence[DataFile], names: Sequence[str], change: Change, aging: Sequence[DataFile] = ()
-) -> Rewritten:
+) -> Replacement:
     """Write new files with the rows of `files` after a change. The table's columns are `names`, in order.
 
     The `aging` files have no key of the change. Each is rewritten by itself, so that rows of other times stay in other
@@ -214,12 +214,12 @@ class _Rewriting:
         else:
             lane.write(build(0, rows.num_rows))
 
-    def finish(self) -> Rewritten:
+    def finish(self) -> Replacement:
         """Write the rows with new keys, and close the files."""
         rows = self._change.new(self._matched)
         self._write(rows.num_rows, rows.slice)
         self.close()
-        return Rewritten(self._old, [file for lane in (*self._lanes, self._newest) for file in lane.written_files])
+        return Replacement(self._old, [file for lane in (*self._lanes, self._newest) for file in lane.written_files])
 
     def close(self) -> None:
         """Close the files. Later rows are written to other ones."""

@@ -1,45 +1,41 @@
-"""The change of a table in the log layout: the rows of a transaction replace its own segment, and no other row.
+"""`LogWriter`: the write path of the log layout, where the rows of a transaction replace its own segment alone.
 
-A dead attempt at the same transaction has written the same segment, so nothing has to be read. Files that tasks have
-staged become the segment as they are. Sums are checked by the largest values of columns, since no stored row is read.
+A dead attempt at the same transaction has written the same segment, so nothing has to be read. The rows go to a file in
+the segment's folder. Files that tasks have staged become part of the segment as they are, by the same entry of the log.
+Sums are checked by the largest values of columns, since no stored row is read.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from deltalake import Transaction
-from deltalake.transaction import AddAction, RemoveAction
 
-from state.delta.log.log import commit_path
 from state.delta.segments.log_layout import check_same_combine, stored_combine
 from state.delta.segments.restarts import check_expiry
+from state.delta.tables.data_files import DataFile, WrittenFile
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.staged_files import check_staged
-from state.delta.tables.staging import FileStager
-from state.delta.tables.table import DeltaLocation
+from state.delta.tables.staged_files import check_staged, read_by_driver
+from state.delta.tables.staging import is_plain
+from state.delta.write.change import segment_rows
 from state.delta.write.engine_commits import (
     as_attempt,
-    commit_files,
     commit_overwrite,
     commit_properties,
     settle_feature,
     under_fence,
 )
+from state.delta.write.files import Replacement, write_file
 from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.table_writer import Lookup, TableWriter
 from state.fence import TableWrite, WriteRefused
-from state.rows.expiring import TIME, time_scalar
 from state.rows.sums import SumBounds, SumCheck
 from transactional.core.ports.staged import StagedFile
 from transactional.model.aggregates.sums import max_magnitude
-from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.model.errors import OperatingError
+from transactional.model.arrow import arrow_schema
+from transactional.model.attempt import AttemptId, TxId
 from transactional.model.names import COMBINE_PROPERTY, STAGED_FEATURE, compaction_of
 from transactional.model.schema import Field
 
@@ -47,20 +43,13 @@ BoundsReader = Callable[[Sequence[Field]], SumBounds]
 """Measures the bounds of the stored sums of some columns."""
 
 
-@dataclass(slots=True)
-class WriteCounts:
-    """Numbers of rows that transactions have written, and of files that tasks have staged since the last compaction."""
-
-    rows: int = 0
-    staged_files: int = 0
-
-
 class LogWriter(TableWriter):
     """Writes a table in the log layout. `read_bounds` measures the sums that are stored."""
 
     def __init__(self, table: LoadedTable, state: str, lookup: Lookup, read_bounds: BoundsReader) -> None:
         super().__init__(table, state, lookup)
-        self._read_bounds, self.counts = read_bounds, WriteCounts()
+        self._read_bounds = read_bounds
+        self._schema = arrow_schema(self.columns.written_columns)
         self._bounds: tuple[TxId, SumBounds] | None = None
 
     @property
@@ -68,7 +57,7 @@ class LogWriter(TableWriter):
         """The transaction up to which the table is compacted, or 0 if it never was."""
         return TxId(self.table.version_of(compaction_of(self.table.owner)) or 0)
 
-    def _prepare(self, write: TableWrite) -> None:
+    def prepare(self, write: TableWrite) -> TableWrite:
         """Record how rows are combined, and the features that a write uses, before the rows come. Check the sums."""
         if write.staged:
             check_staged(self.table.location, write.attempt, write.staged)
@@ -78,38 +67,34 @@ class LogWriter(TableWriter):
         check = self.sum_check(write)
         if check.columns and not self.admits(check, _largest_of(write, check)):
             self.check_sums(write)
+        return write
 
-    def commit(self, write: TableWrite) -> None:
-        self._prepare(write)
+    def replace_files(self, write: TableWrite) -> Replacement | None:
+        """Write the rows to a file. It becomes the transaction's segment, together with the staged files.
+
+        All live files of the segment are replaced, as the version that was read and checked has them: an earlier
+        attempt may have committed them, and another program may have compacted them.
+        """
+        txid, column = write.attempt.txid, self.columns.txid
+        if not self.table.has_replaceable_segments:
+            return None
+        old = self.table.segment_files(txid - 1, txid)
+        rows = segment_rows(self.columns, write.rows, write.horizons)
+        folder = f"{column}={txid}/" if is_plain(column) else ""
+        if self.table.folder is not None and rows.num_rows:
+            (self.table.folder / folder).mkdir(exist_ok=True)
+        new = write_file(self.table.storage, rows, self._schema, folder, txid)
+        return Replacement(old, [*new, *as_segment(write.staged, txid)])
+
+    def overwrite(self, write: TableWrite) -> None:
         if write.staged:
-            self._commit_staged(write)
-            return
+            write = read_by_driver(self.table.location, self.columns, write, self.state)
         attempt, schema = write.attempt, self.columns.table_schema
-        rows = self._with_horizon(write)
+        rows = segment_rows(self.columns, write.rows, write.horizons)
         rows = rows.append_column(self.columns.txid, pa.repeat(pa.scalar(int(attempt.txid), pa.int64()), len(rows)))
         predicate = f"{DATA_FUSION.name(self.columns.txid)} = {attempt.txid}"
         properties = as_attempt(self.table, attempt.attempt_id, attempt)
         commit_overwrite(self.table, rows.select(schema.names).cast(schema), properties, predicate=predicate)
-        self.counts.rows += len(rows)
-
-    def _commit_staged(self, write: TableWrite) -> None:
-        """Commit staged files as the segment, and a further file for the rows. The commit has metadata only."""
-        staged = list(write.staged)
-        if write.rows.num_rows:
-            stager = FileStager(Path(self.table.location.uri), self.table.owner, self.columns.written_columns)
-            staged.append(stager.stage(write.attempt, write.rows))
-        commit_staged(self.table, write.attempt, staged)
-        self.counts.rows += sum(file.rows for file in staged)
-        self.counts.staged_files += len(staged)
-
-    def _with_horizon(self, write: TableWrite) -> pa.Table:
-        """Add the horizon of the transaction to its rows, if the table has a column for it."""
-        rows, horizons = write.rows, write.horizons
-        if self.columns.horizon is None:
-            return rows
-        horizon = None if horizons is None or horizons.current is None else time_scalar(horizons.current)
-        column = pa.nulls(rows.num_rows, TIME) if horizon is None else pa.repeat(horizon, rows.num_rows)
-        return rows.append_column(self.columns.horizon, column)
 
     def settle_combine(self, combine: Mapping[str, str]) -> None:
         """Record in the table how its values are combined, for good, before its first row. Raises `WriteRefused`."""
@@ -161,39 +146,11 @@ def _largest_of(write: TableWrite, check: SumCheck) -> dict[str, int]:
     return {name: max_magnitude(write.rows[name]) + sum(file.largest[name] for file in write.staged) for name in names}
 
 
-def commit_staged(table: LoadedTable, attempt: TransactionAttempt, staged: Sequence[StagedFile]) -> None:
-    """Replace the transaction's segment, which an earlier attempt may have committed, by these files.
+def as_segment(staged: Sequence[StagedFile], txid: TxId) -> list[WrittenFile]:
+    """Return staged files as files of a segment, without those that have no row.
 
-    All live files of the transaction are replaced, as the version that was read and checked has them: another program
-    may have compacted them. Raises `WriteRefused`.
+    No compaction would remove a file without rows, since an engine rewrites the files that have some.
     """
-    txid = table.columns.txid
-    old = [file for file in table.files() if str(file["partition"][txid]) == str(attempt.txid)]
-    commit_files(table, replacing(table, old, staged, attempt.txid), as_attempt(table, attempt.attempt_id, attempt))
-
-
-def replacing(
-    table: LoadedTable, old: Sequence[Mapping[str, Any]], staged: Sequence[StagedFile], txid: TxId
-) -> list[AddAction | RemoveAction]:
-    """Return the actions that put staged files in place of `old` ones, as rows of a transaction.
-
-    A file without rows is left out: no compaction would remove it, since an engine rewrites the files that have rows.
-    """
-    column, uri = table.columns.txid, table.location.uri
-    newest = Path(uri, commit_path(table.delta_version))  # by the storage's own clock
-    at_ms = max(int(path.stat().st_mtime * 1000) for path in (newest, *(Path(uri, file.path) for file in staged)))
-    values: dict[str, str | None] = {column: str(int(txid))}
-    added = [AddAction(file.path, file.size_bytes, values, at_ms, True, file.stats) for file in staged if file.rows]
-    return [*(_removed(table, file, at_ms) for file in old), *added]
-
-
-def _removed(table: LoadedTable, file: Mapping[str, Any], at_ms: int) -> RemoveAction:
-    values: dict[str, str | None] = {name: str(partition) for name, partition in file["partition"].items()}
-    return RemoveAction(_plain(table.location, file), True, at_ms, file["size_bytes"], values)
-
-
-def _plain(location: DeltaLocation, file: Mapping[str, Any]) -> str:
-    path = str(file["path"])
-    if not path.isascii() or any(sign in path for sign in "% :"):
-        raise OperatingError(f"Delta table {location} has a file {path!r}, which the state has not named")
-    return path
+    return [
+        WrittenFile(DataFile(file.path, file.size_bytes, txid), file.rows, file.stats) for file in staged if file.rows
+    ]

@@ -1,20 +1,27 @@
 """`TableWriter`: the write path of a state's table, the same in every layout but for how rows change its files.
 
-An attempt's write goes over the version that was read and checked: earlier writes are made durable, the layout changes
-files (`MergeWriter`, `LogWriter`), and the entry of the log is written. A write that is refused because another writer
-came between raises `WriteRefused`. The state then reads the version again and repeats it: nobody else does.
+An attempt's write goes over the version that was read and checked: earlier writes are made durable, the layout writes
+new files for those that change (`MergeWriter`, `LogWriter`), and the entry of the log replaces these. A table whose
+files only delta-rs may replace is overwritten by delta-rs. A write that is refused because another writer came between
+raises `WriteRefused`. The state then reads the version again and repeats it: nobody else does.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 
 from state.delta.tables.lookup import check_sums
 from state.delta.tables.staged_files import read_by_driver
-from state.delta.write.engine_commits import as_attempt, commit_files, settle_expiry
+from state.delta.tables.storage import can_create
+from state.delta.tables.table import refused, unreadable
+from state.delta.write.engine_commits import as_attempt, commit_nothing, settle_expiry
+from state.delta.write.entry import commit_replacement, note_of
+from state.delta.write.files import Replacement
 from state.delta.write.loaded_table import LoadedTable
 from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import ExpiryHorizons, select_unexpired
@@ -25,12 +32,25 @@ Lookup = Callable[[TxId, pa.Table], pa.Table]
 """Returns key and value columns of the rows with some keys as they were before a transaction; maybe of more rows."""
 
 
+@dataclass(slots=True)
+class WriteCounts:
+    """Numbers of rows that transactions have written, and of files that tasks have staged since the last compaction."""
+
+    rows: int = 0
+    staged_files: int = 0
+
+    def add(self, write: TableWrite) -> None:
+        """Add the rows and the staged files of a write."""
+        self.rows += write.rows.num_rows + sum(file.rows for file in write.staged)
+        self.staged_files += len(write.staged)
+
+
 class TableWriter(ABC):
     """Writes a table for the one thread that may. `state` is its name in messages; `lookup` reads its rows."""
 
     def __init__(self, table: LoadedTable, state: str, lookup: Lookup) -> None:
         self.table, self.columns, self.state, self._lookup = table, table.columns, state, lookup
-        self.transactions = 0
+        self.counts, self.transactions = WriteCounts(), 0
         """Number of transactions since the table was opened, which maintenance counts."""
 
     def apply(self, write: TableWrite) -> None:
@@ -48,12 +68,38 @@ class TableWriter(ABC):
                 self.check_sums(write)
             raise
 
-    @abstractmethod
     def commit(self, write: TableWrite) -> None:
-        """Change the files of the table, and commit that as the attempt.
+        """Write new files, and commit as the attempt that they replace others.
 
         Raises `WriteRefused`, `SumOverflow`, `OperatingError`.
         """
+        write = self.prepare(write)
+        try:
+            replacement = self.replace_files(write)
+            if replacement is None:
+                self.overwrite(write)
+            else:
+                self._enter(write.attempt.attempt_id, write.attempt, replacement)
+        except (DeltaError, OSError) as error:
+            raise refused(self.table.location, error) from None
+        except pa.ArrowException as error:
+            raise unreadable(self.table.location, error) from None
+        self.counts.add(write)
+
+    @abstractmethod
+    def prepare(self, write: TableWrite) -> TableWrite:
+        """Check a write, and settle what the table says of such writes. Return the write with the rows to be written.
+
+        Raises `WriteRefused`, `SumOverflow`, `OperatingError`.
+        """
+
+    @abstractmethod
+    def replace_files(self, write: TableWrite) -> Replacement | None:
+        """Write the new files of a write. None if only delta-rs may replace files of this table."""
+
+    @abstractmethod
+    def overwrite(self, write: TableWrite) -> None:
+        """Let delta-rs write the rows of a write, and commit them as the attempt. Raises `WriteRefused`."""
 
     def write_version(
         self, attempt_id: AttemptId, attempt: TransactionAttempt | None, horizons: ExpiryHorizons | None = None
@@ -62,7 +108,16 @@ class TableWriter(ABC):
         self.table.disk.settle()
         if horizons is not None:
             self.record_horizons(attempt_id, horizons)
-        commit_files(self.table, [], as_attempt(self.table, attempt_id, attempt))
+        if not can_create(self.table.storage):
+            return commit_nothing(self.table, as_attempt(self.table, attempt_id, attempt))
+        try:
+            return self._enter(attempt_id, attempt, self.table.unchanged)
+        except OSError as error:
+            raise refused(self.table.location, error) from None
+
+    def _enter(self, attempt_id: AttemptId, attempt: TransactionAttempt | None, replacement: Replacement) -> None:
+        app_versions = self.table.app_versions_of(attempt_id)
+        commit_replacement(self.table, replacement, app_versions, note_of(self.table.owner, attempt_id, attempt))
 
     def record_horizons(self, attempt_id: AttemptId, horizons: ExpiryHorizons) -> None:
         """Let the Delta commit of an attempt record expiry horizons. Raises `WriteRefused`.

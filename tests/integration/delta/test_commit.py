@@ -15,6 +15,7 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, w
 from deltalake.schema import Field, PrimitiveType, Schema
 from pyspark.sql import SparkSession
 
+import state.delta.write.engine_commits
 import state.delta.write.entry
 import state.delta.write.loaded_table
 from state.delta.log.log import LogUpkeep
@@ -24,7 +25,7 @@ from state.delta.tables.table import DeltaLocation, data_files, replaceable_file
 from state.delta.write import entry as commit
 from state.delta.write.durable import TableDisk
 from state.delta.write.entry import may_have_been_written
-from state.delta.write.files import Rewritten, write_file
+from state.delta.write.files import Replacement, write_file
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.delta.test_rewriting import VALUES
@@ -62,9 +63,10 @@ def replace(folder: Path, version: int, rows: pa.Table, old: list[DataFile]) -> 
         folder=folder, owner=OWNER, disk=TableDisk(location), read_version=version - 1, storage=storage_of(location)
     )
     attempt, new = TransactionAttempt(TxId(version), AttemptId(version)), write_file(table.storage, rows, rows.schema)
-    entry = commit._actions(table, attempt, {OWNER: version}, Rewritten(old, new))
+    note = commit.note_of(OWNER, attempt.attempt_id, attempt)
+    entry = commit._actions(table, Replacement(old, new), {OWNER: version}, note)
     commit._write_version(table, version, entry, [file.name for file in new])
-    return new[0].as_part
+    return new[0].part
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -225,9 +227,10 @@ class TestAFileSystemWithoutHardLinks:
         def unable(*_: Any, **__: Any) -> None:
             raise OSError("Generic LocalFileSystem error: Unable to rename file: Operation not permitted (os error 1)")
 
-        monkeypatch.setattr(DeltaTable, "create_write_transaction", unable)
+        monkeypatch.setattr(state.delta.write.loaded_table, "replaceable_files", lambda _: None)
+        monkeypatch.setattr(state.delta.write.engine_commits, "write_deltalake", unable)
         with pytest.raises(ConfigError, match=refused):
-            place.fence(words, 0, 1)
+            words.merge(place.attempt(1, 1), counts({"cat": 1}))
 
     def test_is_named_when_a_table_is_created(self, place: Place, refused: str) -> None:
         with pytest.raises(ConfigError, match=refused):

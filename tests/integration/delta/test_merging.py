@@ -16,7 +16,7 @@ from state.delta.open_table import open_merged
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from state.delta.write.change import Change
-from state.delta.write.files import Rewritten
+from state.delta.write.files import Replacement
 from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.merging import MergeWriter
 from state.fence import TableWrite, WriteRefused
@@ -41,7 +41,7 @@ def merges(monkeypatch: pytest.MonkeyPatch) -> list[TxId]:
     left: list[TxId] = []
     original = MergeWriter.rewrite_touched
 
-    def noted(self: MergeWriter, change: Change, *rest: Any) -> Rewritten:
+    def noted(self: MergeWriter, change: Change, *rest: Any) -> Replacement:
         left.append(change.txid)
         return original(self, change, *rest)
 

@@ -104,7 +104,7 @@ def test_nobody_starts_between_two_steps(world: World) -> None:
 
 
 def test_one_that_takes_over_before_anything_has_gone_back_goes_on_undisturbed(world: World) -> None:
-    begins = ["acquire", *["record_fence", "create_write_transaction"] * 4, "renew"].index("renew")
+    begins = ["acquire", *["record_fence", "write_entry"] * 4, "renew"].index("renew")
 
     def take_over(moment: int) -> None:
         if moment == 2 * begins:

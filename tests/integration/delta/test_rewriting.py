@@ -358,14 +358,14 @@ def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are
     source = of_rows([(n, 1) for n in range(25)], arrow_schema(Schema((*columns.key, *columns.values))))
     first = rewrite_files(disk(tmp_path), [], columns.all_columns.names, Change(columns, TxId(1), source, {"v": "sum"}))
     assert [json.loads(file.statistics)["numRecords"] for file in first.new] == [12, 13]
-    files = [DataFile(file.name, file.size_bytes) for file in first.new]
+    files = [file.part for file in first.new]
     second = rewrite_files(
         disk(tmp_path), files, columns.all_columns.names, Change(columns, TxId(2), source, {"v": "sum"})
     )
     assert second.old == files
     assert [json.loads(file.statistics)["numRecords"] for file in second.new] == [12, 13]
     monkeypatch.setattr("state.delta.write.files.LANE_ROWS", 100)
-    files = [DataFile(file.name, file.size_bytes) for file in second.new]
+    files = [file.part for file in second.new]
     third = rewrite_files(
         disk(tmp_path), files, columns.all_columns.names, Change(columns, TxId(3), source, {"v": "sum"})
     )

@@ -18,10 +18,10 @@ from tests.contract.states import OWNER, Place, counts, write_by_files
 
 ROOT = Path(__file__).parents[3]
 PATHS = {
-    "two files": (os, "link", "merge", ("merging", "entry")),
+    "two files": (os, "link", "merge", ("entry",)),
     "an overwrite": (state.delta.write.engine_commits, "write_deltalake", "merge", ("merging", "engine_commits")),
-    "file by file": (os, "link", "merge", ("merging", "entry")),
-    "a segment": (state.delta.write.engine_commits, "write_deltalake", "log", ("segments", "engine_commits")),
+    "file by file": (os, "link", "merge", ("entry",)),
+    "a segment": (os, "link", "log", ("entry",)),
 }
 
 

@@ -24,7 +24,7 @@ LENGTH, TARGET = 4, 2
 
 # --- a rewind ---------------------------------------------------------------------------------------------------------
 
-REWIND = ("record_fence", "create_write_transaction", "renew", "begin_rewind", "restore", "finish_rewind")
+REWIND = ("record_fence", "write_entry", "renew", "begin_rewind", "restore", "finish_rewind")
 """Its writes, of each of which it stands still before the last one."""
 
 
@@ -84,7 +84,7 @@ SETTINGS = {
 }
 
 
-LAST_COMPACTION = 6
+LAST_COMPACTION = 5
 CASES = [
     *(("merge", "per-word: rewrite", 1), ("merge", "per-bucket: rewrite", 2), ("merge", "per-word: rewrite", 2)),
     *(("merge", "per-bucket: rewrite", 1), ("merge", "store: record_attempt", 3), ("merge", "store: record_commit", 2)),
@@ -92,7 +92,7 @@ CASES = [
     *(("log", "per-word: write", 3), ("log", "per-word: write", 4), ("log", "per-bucket: write", 3)),
     *(("log", "per-bucket: write", 4), ("log", "per-word: set_table_properties", 1), ("log", "per-word: vacuum", 1)),
     *(("staged", "per-word: stage", 3), ("staged", "per-word: stage", 6), ("staged", "per-word: stage_all", 1)),
-    *(("staged", "per-word: create_write_transaction", n) for n in (2, 3, 4, 5, LAST_COMPACTION)),
+    *(("staged", "per-word: staged files", n) for n in (1, 2, 3, 4, LAST_COMPACTION)),
     *(("staged", "per-word: write", n) for n in (3, 8)),
     *(("staged", "per-bucket: write", 2), ("staged", "per-word: remove", 2), ("staged", "store: record_processed", 2)),
 ]

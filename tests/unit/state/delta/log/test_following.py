@@ -16,6 +16,7 @@ from state.delta.opening import open_to_read
 from state.delta.read.segment_reader import SegmentReader
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
+from state.delta.tables.data_files import DataFile, WrittenFile
 from transactional.core.ports import Partials
 from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.arrow import arrow_schema
@@ -129,8 +130,8 @@ def told(table: object) -> list[object]:
     return [segments, known, table.search(TxId(10_000), wanted).sort_by("word").to_pylist()]
 
 
-PLAIN = {"path": "txid=3/c.parquet", "partitionValues": {"txid": "3"}, "stats": '{"numRecords": 7}'}
-KNOWN = PartitionFiles("txid", {"txid=1/a.parquet": Part(1, 5), "txid=2/b.parquet": Part(2, 6)})
+PLAIN = {"path": "txid=3/c.parquet", "partitionValues": {"txid": "3"}, "size": 70, "stats": '{"numRecords": 7}'}
+KNOWN = PartitionFiles("txid", {"txid=1/a.parquet": Part(1, 5, 50), "txid=2/b.parquet": Part(2, 6, 60)})
 
 
 def entry(
@@ -150,6 +151,14 @@ def test_what_a_transaction_does_is_followed() -> None:
     assert after is not None
     assert after.by_partition() == [(2, 6, frozenset(["txid=2/b.parquet"])), (3, 7, frozenset(["txid=3/c.parquet"]))]
     assert (after.rows, KNOWN.rows) == (13, 11)
+
+
+def test_a_replacement_is_followed_without_its_entry() -> None:
+    written = WrittenFile(DataFile("txid=3/c.parquet", 70, 3), 7, "{}")
+    after = KNOWN.replaced([DataFile("txid=1/a.parquet", 50, 1)], [written])
+    assert after == KNOWN.followed([entry(PLAIN, removed="txid=1/a.parquet")])
+    assert after.files_between(2, 3) == [written.part]
+    assert after.files() == {DataFile("txid=2/b.parquet", 60, 2): 6, written.part: 7}
 
 
 @pytest.mark.parametrize(
