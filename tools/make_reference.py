@@ -251,9 +251,11 @@ PAGES = {
     ),
     "testing": Page(
         "Testing",
-        "For tests of [your topologies](../howto/test-your-topology.md) and [your states](../howto/own-state.md).",
+        "For tests of [your topologies](../howto/test-your-topology.md), [states](../howto/own-state.md) and "
+        "[sinks](../howto/own-sink.md).",
         (
             "transactional.testing.complete_topology",
+            "transactional.testing.check_sink",
             "transactional.testing.check_state",
             "transactional.testing.MemoryCoordinatorStore",
             "transactional.testing.ManualClock",

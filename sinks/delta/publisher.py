@@ -159,7 +159,8 @@ class DeltaPublisher:
     def _unpublished(self, snapshot: TableSnapshot, group: Sequence[PublishedRecords]) -> Sequence[PublishedRecords]:
         """Return the transactions of a group that the table lacks: a commit without an answer may have succeeded.
 
-        Attempt ids only rise. Those of transactions do not: after a rewind they come again.
+        It may have been the commit of a larger group. Attempt ids only rise. Those of transactions do not: after a
+        rewind they come again.
         """
         position, first = snapshot.position, group[0].publication.attempt
         if position is None or position.publication.attempt.attempt_id < first.attempt_id:
@@ -167,6 +168,8 @@ class DeltaPublisher:
         publications = [published.publication for published in group]
         if position.publication in publications:
             return group[publications.index(position.publication) + 1 :]
+        if position.publication.attempt.txid > publications[-1].attempt.txid:
+            return ()
         raise StoreMismatch(
             f"Delta table {self.location} ends with {position.publication.attempt}, and {publications[0].attempt} is "
             "to be published: somebody else has written this sink's position"

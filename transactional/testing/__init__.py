@@ -1,5 +1,5 @@
 """For tests: a run of a topology over given rows, a coordinator's store in memory, a clock that only moves when
-advanced, and the contract of states, for states of one's own."""
+advanced, and the contracts of states and sinks, for those of one's own."""
 
 from __future__ import annotations
 
@@ -19,11 +19,22 @@ from transactional.testing.clock import ManualClock
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.testing.recording import Emitted, Recorder
 from transactional.testing.rows_spout import RowsSpout
+from transactional.testing.sinks import CASES as SINK_CASES
+from transactional.testing.sinks.check import check_sink
 from transactional.testing.states import CASES as STATE_CASES
 from transactional.testing.states.check import check_state
 from transactional.topology.topology import Topology
 
-__all__ = ["STATE_CASES", "Emitted", "ManualClock", "MemoryCoordinatorStore", "check_state", "complete_topology"]
+__all__ = [
+    "SINK_CASES",
+    "STATE_CASES",
+    "Emitted",
+    "ManualClock",
+    "MemoryCoordinatorStore",
+    "check_sink",
+    "check_state",
+    "complete_topology",
+]
 
 
 def complete_topology(

@@ -24,6 +24,7 @@ from spouts.kafka_admin import delete_topic
 from spouts.local_broker import LocalBroker
 from state import DeltaMapState
 from state.dead_letters import DeadLetterTable
+from tests.contract.wrong_sinks import lose_kafka_answer
 from tests.integration.kafka_topics import new_topic
 from tests.integration.sinks.deaths import die_often
 from tests.integration.sinks.publications import make_publisher, visible_records
@@ -41,6 +42,7 @@ from transactional.operations.doctor.sinks import checked_topics, examine_sinks
 from transactional.reliable import TopologyBuilder
 from transactional.runtime.engine.rewinding import rewind
 from transactional.runtime.publishing.mending import set_aside
+from transactional.testing import check_sink
 from transactional.trident import Count, TridentTopology, tumbling
 from verifier.evidence.findings import Kind
 from verifier.sinks.publications import check_sinks
@@ -278,6 +280,23 @@ def test_a_sink_sends_at_least_once_without_an_outbox(bootstrap: str, tmp_path: 
     sent = visible_records(bootstrap, topic, 1)
     assert sorted((seen.key, seen.value["word"]) for seen in sent) == [("cat", "cat"), ("dog", "dog")]
     assert control_topic(f"sent-{topic}") not in AdminClient({"bootstrap.servers": bootstrap}).list_topics().topics
+
+
+@pytest.mark.long("thirty cases over a broker; the same run over a model of Kafka")
+def test_the_sink_keeps_the_contract_of_sinks(bootstrap: str) -> None:
+    topics = dict[str, str]()
+
+    def make(target: str) -> KafkaSink:
+        if target not in topics:
+            topics[target] = new_topic(bootstrap)
+        return KafkaSink(bootstrap, topics[target])
+
+    def read(target: str) -> list[tuple[object, object]]:
+        values = [record.value for record in visible_records(bootstrap, topics[target], 1)]
+        return [(value.get("word"), value.get("count")) for value in values]
+
+    refused = check_sink(make, read, break_publication=lose_kafka_answer)
+    assert set(refused) == {"going_back_fences", "going_back_repeats", "late_records_have_the_same_keys"}
 
 
 @pytest.mark.long("processes that are killed, six times; the simulation has the same deaths")

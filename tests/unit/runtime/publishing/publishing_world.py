@@ -281,16 +281,18 @@ def simulated_clients(world: World) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(publisher, "Producer", FakeProducer)
         patch.setattr(control, "Consumer", FakeConsumer)
         patch.setattr(kafka_sink, "AdminClient", FakeAdmin)
-        counts = {control.control_topic(TOPOLOGY): 1}
+        prefix = control.control_topic("")
 
         def partition_count(admin: object, connection: object, topic: str) -> int | None:
-            return counts.get(topic, 3) if topic in world.kafka.topics else None
+            return None if topic not in world.kafka.topics else 1 if topic.startswith(prefix) else 3
 
         settings = {"cleanup.policy": "compact", "segment.ms": "600000", "max.message.bytes": "1048588"}
         others = {**settings, "cleanup.policy": "delete"}
         for module in (control, topics):
             patch.setattr(module, "partition_count", partition_count)
-            patch.setattr(module, "topic_settings", lambda _a, _c, topic: settings if topic in counts else others)
+            patch.setattr(
+                module, "topic_settings", lambda _a, _c, topic: settings if topic.startswith(prefix) else others
+            )
         yield patch
 
 
