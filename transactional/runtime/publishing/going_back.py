@@ -112,7 +112,7 @@ def _effects(
 def _count_records(store: CoordinatorStore, topology_id: str, sink: str, target: TxId, last: TxId) -> int | None:
     """Return how many records a sink had in transactions of the store, or None if it no longer knows one of them."""
     [status] = store.status(topology_id)
-    newest_first = store.times(topology_id, limit=status.committed_txid - target, phases=(COMMITTED,))
+    newest_first = store.times(topology_id, limit=max(0, status.committed_txid - target), phases=(COMMITTED,))
     attempts = [attempt for attempt in newest_first if target < attempt.attempt.txid <= last]
     if len(attempts) < last - target:
         return None

@@ -118,9 +118,10 @@ class Settlement:
             raise self._ahead(attempt, f"of run {published.run!r}, which this store does not know")
         if attempt.attempt_id < voided:
             return None
-        if newest is not None and attempt.txid < newest.attempt.txid:
+        # Attempt ids only rise. Transactions come again after a rewind, so the older one may have the higher txid.
+        if newest is not None and attempt.attempt_id < newest.attempt.attempt_id:
             if is_final:
-                raise self._records_lost(attempt.txid, newest.attempt.txid)
+                raise self._records_lost(attempt, newest.attempt)
             return None
         committed = self._committed_txid()
         if self._accepts_ahead:
@@ -144,12 +145,13 @@ class Settlement:
             return False
         return all(run.owner == owner for run in runs if run.epoch == int(epoch))
 
-    def _records_lost(self, position: TxId, published: TxId) -> StoreMismatch:
-        first = position + 1
+    def _records_lost(self, position: TransactionAttempt, published: TransactionAttempt) -> StoreMismatch:
+        first_txid = min(position.txid + 1, published.txid)
         return self._mismatch(
-            f"ends with transaction {position}, and the store has transaction {published} published: the target has "
-            f"lost records of transactions {first} to {published}, which are not sent again by themselves, because "
-            "one partition may have lost its end and others not"
+            f"ends with transaction {position.txid} of attempt {position.attempt_id}, and the store has transaction "
+            f"{published.txid} of attempt {published.attempt_id} published: the target has lost records of "
+            f"transactions {first_txid} to {published.txid}, which are not sent again by themselves, because one "
+            "partition may have lost its end and others not"
         )
 
     def _ahead(self, attempt: TransactionAttempt, reason: str) -> StoreMismatch:

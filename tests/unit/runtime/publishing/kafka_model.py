@@ -17,6 +17,8 @@ ABORTABLE = KafkaError(KafkaError._TIMED_OUT, "a record was not acknowledged", t
 FENCED = KafkaError(KafkaError._FENCED, "fenced", fatal=True)
 WAITS_MAX = 5
 """A reader that waits for a transaction polls so often until it times out."""
+SUDDEN_OFFSETS = 4
+"""A reader may die at so many offsets before the end. If it could at all of them, none would read a long topic."""
 STRANGER = b"stranger"
 """The key of records that others write into the control topic."""
 
@@ -62,7 +64,7 @@ class FakeKafka:
         self.stable_ends = Counter[str]()
         self.reached = Counter[str]()
         self.foreign: Txn | None = None
-        self.waits = 0
+        self.waits = self.inits = 0
 
     def open_foreign(self, topic: str) -> None:
         """Open a transaction of somebody else in a topic."""
@@ -125,6 +127,7 @@ class FakeProducer:
         broker.point("init")
         session = broker.sessions.setdefault(self.id, Session())
         session.epoch += 1
+        broker.inits += 1
         if session.txn is not None:
             if session.txn.is_prepared:
                 broker.reached["an init completes a prepared commit"] += 1
@@ -239,7 +242,8 @@ class FakeConsumer:
 
     def poll(self, timeout: float) -> FakeMessage | None:
         broker = self.broker
-        broker.point("poll")
+        if self.next + SUDDEN_OFFSETS >= broker.stable_end(self.topic):
+            broker.point("poll")
         end = broker.stable_end(self.topic)
         while self.next < end:
             at, entry = self.next, broker.topics[self.topic][self.next]

@@ -23,10 +23,12 @@ from sinks.kafka import sink as kafka_sink
 from sinks.kafka.record_encoding import KEY, VALUE
 from sinks.kafka.sink import KafkaSink
 from tests.unit.runtime.publishing.kafka_model import STRANGER, FakeAdmin, FakeConsumer, FakeKafka, FakeProducer
+from tests.unit.runtime.publishing.simulated_rewind import rewind_simulated
 from transactional.core.store import AttemptRecord, Lease
 from transactional.core.store.outbox import SinkRecords
 from transactional.core.store.progress import Progress
-from transactional.errors import Fenced, OperatingError, StoreMismatch
+from transactional.core.store.rules import COMMITTED, REWOUND
+from transactional.errors import ConfigError, Fenced, OperatingError, RewindUnfinished, StoreMismatch, TopologyInUse
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.runtime.publishing import payloads
@@ -53,6 +55,8 @@ RATES = {
     "a foreign transaction": 0.01,
     "the store is copied": 0.1,
     "a copy of the store is started": 0.1,
+    "a rewind": 0.03,
+    "a rewind is only begun": 0.4,
 }
 
 
@@ -74,8 +78,11 @@ class World:
         self.faults_end = False
         self.leaders = 0
         self.leader: Leader | None = None
+        self.must_rewind = False
         self.copied = dict[str, MemoryTopology]()
         """What the store held when it was copied."""
+        self.rewound: dict[str, set[bytes | None]] = {name: set() for name in NAMES}
+        """By sink, the visible records of rewound attempts when their rewind was finished."""
 
     def strikes(self, fault: str) -> bool:
         """Decide whether something goes wrong."""
@@ -121,7 +128,9 @@ class World:
         if self.strikes("a copy of the store is started"):
             self.start_copy()
         try:
-            if self.leader is None:
+            if self.must_rewind or self.strikes("a rewind"):
+                self.rewind()
+            elif self.leader is None:
                 self.leaders += 1
                 leader = Leader(self, f"process {self.leaders}")
                 leader.take_over()
@@ -135,6 +144,35 @@ class World:
         except Fenced:
             self.kafka.reached["a leader is fenced"] += 1
             self.leader = None
+        except RewindUnfinished:
+            self.must_rewind = True
+
+    def rewind(self) -> None:
+        """Take the topology back to some transaction, whoever leads. One that was begun is begun again by somebody."""
+        self.must_rewind, status = False, self.store.status(TOPOLOGY)
+        if not status:
+            return
+        self.kafka.reached["a rewind is begun again"] += status[0].rewinding_to is not None
+        self.leaders += 1
+        release_lease(self.store)
+        target = TxId(self.chance.randint(0, status[0].committed_txid))
+        try:
+            rewind_simulated(TOPOLOGY, new_sinks(), ChancyStore(self), target, f"rewinder {self.leaders}")
+        except Fenced:
+            self.kafka.reached["a rewind is fenced"] += 1
+        except ConfigError:
+            assert target > self.store.status(TOPOLOGY)[0].committed_txid, "no other rewind was quicker"
+        except (OperatingError, TopologyInUse):
+            self.kafka.reached["a rewind has to be tried again"] += 1
+        else:
+            self.kafka.reached["a rewind is finished"] += 1
+
+    def note_rewound(self) -> None:
+        """Note which records of rewound attempts are visible: from here on no others may become so."""
+        rewound = [record.attempt for record in self.store.attempts(TOPOLOGY, limit=999) if record.phase == REWOUND]
+        for name in NAMES:
+            visible = {entry.value for entry in self.kafka.visible(name)}
+            self.rewound[name] |= {value for attempt in rewound for value in self.planned[attempt][name]} & visible
 
     def start_copy(self) -> None:
         """Start a process on a copy of the store. If the original has gone on, it is refused and fences nobody."""
@@ -143,10 +181,10 @@ class World:
         status, topic = store.status(TOPOLOGY), control.control_topic(TOPOLOGY)
         entries = self.kafka.visible(topic) if topic in self.kafka.topics else []
         markers = [control.decode_marker(entry.value, topic) for entry in entries if entry.key != STRANGER]
-        newest = max((marker.publication.attempt.txid for marker in markers), default=0)
-        if not status or newest <= status[0].committed_txid:
+        newest = max((marker.publication.attempt.attempt_id for marker in markers), default=0)
+        if not status or newest <= status[0].attempt_id or status[0].rewinding_to is not None:
             return
-        epochs = {name: session.epoch for name, session in self.kafka.sessions.items()}
+        inits = self.kafka.inits
         self.faults_end = True
         lease = take_lease(store, "copy")
         renew = partial(store.renew, lease, lease_ms=1_000)
@@ -156,15 +194,20 @@ class World:
             self.faults_end = False
         else:
             raise AssertionError("a copy of the store, which has been left behind, is accepted")
-        assert epochs == {name: session.epoch for name, session in self.kafka.sessions.items()}, "it has fenced others"
+        assert inits == self.kafka.inits, "it has fenced others"
         self.kafka.reached["a copy of the store is refused"] += 1
 
     def check(self) -> None:
-        """Each record of a committed transaction is visible once, in order of txid."""
-        committed = [each.attempt for each in self.store.attempts(TOPOLOGY, limit=99) if each.phase == "committed"]
+        """Each record of a committed transaction is visible once, in order of txid, and behind all that was rewound."""
+        attempts = sorted(self.store.attempts(TOPOLOGY, limit=999), key=lambda record: record.attempt.attempt_id)
         for name in NAMES:
             seen = [entry.value for entry in self.kafka.visible(name)]
-            expected = [value for attempt in sorted(committed) for value in self.planned[attempt][name]]
+            expected = [
+                value
+                for record in attempts
+                for value in self.planned[record.attempt][name]
+                if record.phase == COMMITTED or (record.phase == REWOUND and value in self.rewound[name])
+            ]
             assert seen == expected, f"{name}: {seen} instead of {expected}"
         assert all(not each.waiting for each in self.store.sinks(TOPOLOGY).values())
 
@@ -237,9 +280,16 @@ def copy_topologies(topologies: Mapping[str, MemoryTopology]) -> dict[str, Memor
 
 def take_lease(store: MemoryCoordinatorStore, owner: str) -> Lease:
     """Take the lease, whoever has it."""
+    release_lease(store)
+    lease = store.acquire(TOPOLOGY, {}, owner=owner, lease_ms=1_000)
+    store._topologies[TOPOLOGY].store_id = STORE_ID
+    return lease
+
+
+def release_lease(store: MemoryCoordinatorStore) -> None:
+    """End the lease of the present leader, as time does."""
     if status := store.status(TOPOLOGY):
         store.release(Lease(TOPOLOGY, status[0].epoch, status[0].owner or "", Progress(), AttemptId(0)))
-    return store.acquire(TOPOLOGY, {}, owner=owner, lease_ms=1_000)
 
 
 def make_payload(values: list[bytes]) -> SinkRecords:
@@ -270,6 +320,21 @@ class ChancyStore:
         self._world.store.settle_sink(*arguments)
         self._world.point("settled")
 
+    def begin_rewind(self, lease: Lease, txid: TxId) -> AttemptId:
+        """Begin a rewind."""
+        self._world.point("begin rewind")
+        fence_id = self._world.store.begin_rewind(lease, txid)
+        if self._world.strikes("a rewind is only begun"):
+            raise Death("rewind begun")
+        return fence_id
+
+    def finish_rewind(self, lease: Lease, txid: TxId) -> None:
+        """Finish a rewind."""
+        self._world.point("finish rewind")
+        self._world.store.finish_rewind(lease, txid)
+        self._world.note_rewound()
+        self._world.point("rewind finished")
+
 
 @contextmanager
 def simulated_clients(world: World) -> Iterator[pytest.MonkeyPatch]:
@@ -281,6 +346,7 @@ def simulated_clients(world: World) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(publisher, "Producer", FakeProducer)
         patch.setattr(control, "Consumer", FakeConsumer)
         patch.setattr(kafka_sink, "AdminClient", FakeAdmin)
+        patch.setattr(kafka_sink, "cluster_id", lambda *_: "cluster")
         prefix = control.control_topic("")
 
         def partition_count(admin: object, connection: object, topic: str) -> int | None:

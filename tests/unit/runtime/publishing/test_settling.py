@@ -167,6 +167,20 @@ def test_a_marker_of_a_rewound_attempt_counts_for_nothing(store: MemoryCoordinat
     assert target.published == [*PUBLISHED, (3, ["emu"])]
 
 
+@pytest.mark.parametrize("txid", [1, 2])
+def test_a_stale_look_at_a_rewound_attempt_is_not_ahead(
+    store: MemoryCoordinatorStore, target: Target, txid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open Kafka transaction of somebody else hides newer markers until it has timed out."""
+    run(build(), store)
+    stale = target.position
+    go_back(store, txid)
+    run(build([ROWS[0][: 2 * txid + 2]]), store)
+    monkeypatch.setattr(WordSink, "look", lambda *_: stale)
+    run(build(), store)
+    assert [published[0] for published in target.published] == [1, 2, 3, *range(txid + 1, 4)]
+
+
 def test_a_rewind_to_what_is_not_published_sends_nothing_again(store: MemoryCoordinatorStore, target: Target) -> None:
     run(build(), store)
     plan = go_back(store, 3, accepts_sent=False)

@@ -12,11 +12,13 @@ from sinks.kafka.control import ControlTopic, encode_marker
 from sinks.kafka.publisher import KafkaPublisher
 from sinks.kafka.sink import KafkaSink
 from tests.unit.runtime.publishing.kafka_model import ANSWER_LOST, FakeProducer
-from tests.unit.runtime.publishing.publishing_world import World
+from tests.unit.runtime.publishing.publishing_world import RATES, World
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
 from transactional.core.store import Lease
 from transactional.core.store.outbox import OutboxRow, Publication
+from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import SinkUnavailable
+from transactional.runtime.engine import rewinding
 from transactional.runtime.publishing import settling
 from transactional.runtime.publishing.payloads import decode_payload
 from transactional.runtime.publishing.relay import Relay
@@ -170,6 +172,41 @@ def reopened_without_settling(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(Relay, "_open_again", open_again)
 
 
+def have_many_rewinds(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(RATES, "a rewind", 0.12)
+
+
+def rows_deleted_at_begin_rewind(patch: pytest.MonkeyPatch, world: World) -> None:
+    have_many_rewinds(patch)
+    original = world.store.begin_rewind
+
+    def begin_rewind(lease: Lease, txid: TxId) -> AttemptId:
+        fence_id = original(lease, txid)
+        topology = world.store._topologies[lease.topology_id]
+        topology.outbox = [row for row in topology.outbox if row.publication.attempt.txid <= txid]
+        return fence_id
+
+    patch.setattr(world.store, "begin_rewind", begin_rewind)
+
+
+def rewind_without_a_boundary(patch: pytest.MonkeyPatch, world: World) -> None:
+    have_many_rewinds(patch)
+    original = world.store.finish_rewind
+
+    def finish_rewind(lease: Lease, txid: TxId) -> None:
+        topology = world.store._topologies[lease.topology_id]
+        publications = dict(topology.sinks)
+        original(lease, txid)
+        topology.sinks = publications
+
+    patch.setattr(world.store, "finish_rewind", finish_rewind)
+
+
+def rewind_without_settling(patch: pytest.MonkeyPatch, world: World) -> None:
+    have_many_rewinds(patch)
+    patch.setattr(rewinding, "settle_before_rewind", lambda *_: None)
+
+
 WRONG: Mapping[str, Patch] = {
     patch.__name__: patch
     for patch in (
@@ -185,5 +222,8 @@ WRONG: Mapping[str, Patch] = {
         order_of_arrival,
         commit_without_an_answer_is_sent_again,
         reopened_without_settling,
+        rows_deleted_at_begin_rewind,
+        rewind_without_a_boundary,
+        rewind_without_settling,
     )
 }
