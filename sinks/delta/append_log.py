@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,11 +29,19 @@ from state.delta.write.entry import write_entry
 from transactional.core.ports import SinkOwner, SinkPosition
 from transactional.core.store.outbox import Publication
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.model.errors import ConfigError, CorruptRecord, SinkUnavailable, StoreMismatch, TableUnfit
+from transactional.model.errors import (
+    ConfigError,
+    CorruptRecord,
+    OperatingError,
+    SinkUnavailable,
+    StoreMismatch,
+    TableUnfit,
+)
 from transactional.model.names import SINK_ATTEMPT, SINK_FENCE, SINK_PROPERTY, SINK_TXID
 from transactional.model.plumbing.syncing import sync, with_folders
 
 _PROPERTIES: Final = {"delta.checkpointInterval": str(CHECKPOINT_INTERVAL)}
+_LOADS_MAX: Final = 3
 _log = logging.getLogger(__name__)
 
 
@@ -189,10 +198,20 @@ class AppendLog:
             raise unavailable(self.location, f"rows after transaction {txid} can't be deleted", error) from None
         return True
 
+    def load(self) -> DeltaTable:
+        """Load the newest version while this process writes further ones: a listing may miss one of two new entries.
+
+        Raises `TableUnfit`, `OperatingError`.
+        """
+        for _ in range(_LOADS_MAX - 1):
+            with suppress(OperatingError):
+                return load_table(self.location)
+        return load_table(self.location)
+
     def make_checkpoint(self) -> None:
         """Write a checkpoint, and delete the log's entries that are older than the table's own retention."""
         try:
-            table = load_table(self.location)
+            table = self.load()
             table.create_checkpoint()
             if self.location.scheme == "file":
                 log = Path(self.location.uri, LOG_FOLDER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,9 +13,10 @@ from sinks.delta.append_log import AppendLog, check_owner
 from sinks.delta.columns import SinkColumns
 from sinks.delta.partitioning import PartitionColumn, split_rows
 from sinks.delta.publisher import DeltaPublisher
+from sinks.delta.risks import read_risks
 from sinks.delta.run_files import FILES, RunFiles, attempt_of
 from state.delta.tables.table import DeltaLocation
-from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
+from transactional.core.ports import PublishedRecords, Sink, SinkAddress, SinkOwner, SinkPosition
 from transactional.model.arrow import arrow_schema
 from transactional.model.errors import ConfigError, OperatingError, ProtocolError
 from transactional.model.schema import Schema
@@ -108,6 +109,12 @@ class DeltaSink(Sink):
                 "must see the same folder"
             )
 
+    def address(self) -> SinkAddress:
+        return SinkAddress("delta", self.txid, self.location.uri, self.location.storage_options)
+
+    def risks(self, topology_id: str) -> Iterable[str]:
+        return read_risks(self._log)
+
     def look(self, owner: SinkOwner) -> SinkPosition | None:
         self._log.check_location()
         if (snapshot := self._log.read()) is None:
@@ -117,8 +124,6 @@ class DeltaSink(Sink):
         return snapshot.position
 
     def open(self, owner: SinkOwner, *, has_published: bool) -> None:
-        if self._publisher is not None:
-            self._publisher.upkeep.close()
         self._publisher = DeltaPublisher(self._log, self._files, self._declared, owner)
         self._publisher.open(has_published=has_published)
 
@@ -133,8 +138,7 @@ class DeltaSink(Sink):
         self.publisher.go_back(self.txid, txid)
 
     def close(self) -> None:
-        if self._publisher is not None:
-            self._publisher.upkeep.close()
+        """Do nothing: there is no connection, and upkeep may continue."""
 
     @property
     def publisher(self) -> DeltaPublisher:

@@ -16,51 +16,59 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
 
+from sinks.delta.append_log import AppendLog
 from sinks.delta.compaction import compacted_attempt
 from sinks.delta.run_files import RUNS_FOLDER, attempt_of
 from state.delta.log.files import retention_s
 from state.delta.log.log import ENTRY, LOG_FOLDER, WHOLE_CHECKPOINT, commit_path
 from state.delta.tables.storage import delete
-from state.delta.tables.table import DeltaLocation, load_table, storage_of
+from state.delta.tables.table import storage_of
 from transactional.model.attempt import AttemptId
 
 
-def sweep(location: DeltaLocation, first_unsettled: AttemptId) -> list[str]:
+def sweep(log: AppendLog, first_unsettled: AttemptId) -> list[str]:
     """Delete the files that are due, and return their paths. All attempts before `first_unsettled` are settled.
 
     Raises `OSError`, `OperatingError`.
     """
-    storage = storage_of(location)
+    due = find_due_files(log, first_unsettled)
+    delete(storage_of(log.location), due)
+    return due
+
+
+def find_due_files(log: AppendLog, first_unsettled: AttemptId) -> list[str]:
+    """Return the paths of the files that `sweep` deletes. Raises `OSError`, `OperatingError`."""
+    storage = storage_of(log.location)
     # Listed first: a file that is published later is live in the version that is loaded after it.
     own_files = _list_own_files(storage, first_unsettled)
-    table = load_table(location)
+    table = log.load()
     live = {*pa.table(table.get_add_actions())["path"].to_pylist()}
-    log = {file.base_name: file for file in _list_files(storage, LOG_FOLDER)}
-    newest_s = max((_modified_s(file) for name, file in log.items() if ENTRY.fullmatch(name)), default=0.0)
+    log_files = {file.base_name: file for file in list_files(storage, LOG_FOLDER)}
+    newest_s = max((_modified_s(file) for name, file in log_files.items() if ENTRY.fullmatch(name)), default=0.0)
     old_s = newest_s - retention_s(str(table.metadata().configuration.get("delta.deletedFileRetentionDuration", "")))
     due = [path for path, file in own_files.items() if path not in live and _modified_s(file) < old_s]
     if due:
-        removed_lately = paths_removed_since(storage, log, old_s)
+        removed_lately = paths_removed_since(storage, log_files, old_s)
         due = [] if removed_lately is None else [path for path in due if path not in removed_lately]
-    delete(storage, due)
     return due
 
 
 def _list_own_files(storage: FileSystem, first_unsettled: AttemptId) -> dict[str, FileInfo]:
     """Return the files that the sink has written for settled attempts, by path."""
     files = dict[str, FileInfo]()
-    for file in _list_files(storage, RUNS_FOLDER):
+    for file in list_files(storage, RUNS_FOLDER):
         attempt = attempt_of(path := f"{RUNS_FOLDER}/{file.base_name}")
         if attempt is not None and attempt.attempt_id < first_unsettled:
             files[path] = file
-    for file in _list_files(storage, ""):
+    for file in list_files(storage, ""):
         attempt_id = compacted_attempt(file.base_name)
         if attempt_id is not None and attempt_id < first_unsettled:
             files[file.base_name] = file
     return files
 
 
-def _list_files(storage: FileSystem, folder: str) -> list[FileInfo]:
+def list_files(storage: FileSystem, folder: str) -> list[FileInfo]:
+    """Return the files in a folder, none if there is no such folder. Raises `OSError`."""
     files = storage.get_file_info(FileSelector(folder, allow_not_found=True))
     return [file for file in files if file.type == FileType.File]
 

@@ -1,7 +1,8 @@
 """The upkeep of a sink's table, in a thread of its own: small files are merged, old ones deleted, the log kept short.
 
 It begins after the first publication of a leader, and then after as many Delta commits as the table has between two
-checkpoints. No publication waits for it. What fails is logged, and tried again the next time.
+checkpoints. No publication waits for it. What fails is logged, and tried again the next time. Upkeep that is in
+progress when a run ends continues, and the end of the process waits for it: short runs would never merge files.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from sinks.delta.compaction import FileMerger, Merge
 from sinks.delta.run_files import RunFiles
 from sinks.delta.sweeping import sweep
 from state.delta.log.background import BackgroundWork
-from state.delta.tables.table import load_table
 from transactional.model.attempt import AttemptId
 from transactional.model.errors import OperatingError, StoreMismatch
 
@@ -31,7 +31,6 @@ class SinkUpkeep:
         self._log, self._merger, self._commit = log, FileMerger(files), commit
         self._work = BackgroundWork[None]("upkeep")
         self._begun_version: int | None = None
-        self._is_closed = False
 
     def begin_if_due(self, version: int, interval: int, first_unsettled: AttemptId) -> None:
         """Begin the upkeep at a Delta version, unless it is in progress or not due.
@@ -51,23 +50,18 @@ class SinkUpkeep:
         """Wait until the upkeep that is in progress has ended."""
         self._work.wait(lambda: True)
 
-    def close(self) -> None:
-        """Let the upkeep that is in progress end soon, without waiting for it."""
-        self._is_closed = True
-
     def _maintain(self, first_unsettled: AttemptId, *, needs_checkpoint: bool) -> None:
         location = self._log.location
         try:
             self._compact(first_unsettled)
-            if needs_checkpoint and not self._is_closed:
+            if needs_checkpoint:
                 self._log.make_checkpoint()
-            if not self._is_closed:
-                sweep(location, first_unsettled)
+            sweep(self._log, first_unsettled)
         except (DeltaError, OSError, pa.ArrowException, OperatingError, StoreMismatch) as error:
             _log.warning("Delta table %s can't be maintained: %s", location, location.reason(error))
 
     def _compact(self, first_unsettled: AttemptId) -> None:
-        for merge in self._merger.merges(load_table(self._log.location), first_unsettled):
-            if self._is_closed or not self._commit(merge):
+        for merge in self._merger.merges(self._log.load(), first_unsettled):
+            if not self._commit(merge):
                 self._merger.discard(merge)
                 return

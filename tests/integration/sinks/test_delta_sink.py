@@ -9,13 +9,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from sinks import DeltaSink
+from sinks.delta import compaction
 from spouts import MemoryTransactionalSpout
 from tests.integration.sinks.appended_rows import make_appender
 from tests.integration.sinks.deaths import die_often
 from transactional import RunSummary, TopologyConfig, run_topology
+from transactional.model.plumbing.pools import await_calls
 from transactional.trident import TridentTopology
 
 FIELDS = "id long, country string, event_time timestamp"
@@ -39,8 +42,11 @@ def append(folder: Path, count: int) -> RunSummary:
 
 @pytest.mark.spark
 @pytest.mark.long("Spark for half a minute; the unit tests maintain the table by delta-rs")
-def test_a_stream_of_spark_reads_on_whatever_others_maintain(spark: SparkSession, tmp_path: Path) -> None:
-    """Each row arrives once: new files are read, compacted ones not again."""
+def test_a_stream_of_spark_reads_on_whatever_is_maintained(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row arrives once: new files are read, merged ones not again. Rows that are deleted leave the disk."""
+    monkeypatch.setattr(compaction, "FILES_MIN", 2)
     append(tmp_path, 30)
     for name, text in SETTINGS.items():
         spark.conf.set(name, text)
@@ -51,20 +57,36 @@ def test_a_stream_of_spark_reads_on_whatever_others_maintain(spark: SparkSession
         for number in range(1, ROUNDS + 1):
             append(tmp_path, 30 + 30 * number)
             query.processAllAvailable()
-            spark.sql(f"OPTIMIZE delta.`{uri}`")
+            if number == ROUNDS:
+                spark.sql(f"OPTIMIZE delta.`{uri}`")
             spark.sql(f"VACUUM delta.`{uri}` RETAIN 0 HOURS")
         append(tmp_path, 110)
         query.processAllAvailable()
         assert query.isActive
         landed = Counter(spark.table("landed").select("id").toArrow()["id"].to_pylist())
+        query.stop()
+        assert landed == Counter(range(110))
+        table = spark.read.format("delta").load(uri)
+        assert table.count() == 110
+        assert table.where("event_time_day = date'2026-11-02'").count() == 50
+        assert any("compacted-" in path.read_text("utf-8") for path in (tmp_path / "events/_delta_log").glob("*.json"))
+        spark.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.deletedFileRetentionDuration'='0 hours')")
+        spark.sql(f"DELETE FROM delta.`{uri}` WHERE id IN (5, 105)")
+        spark.sql(f"VACUUM delta.`{uri}` RETAIN 0 HOURS")
+        assert {5, 105} <= ids_on_disk(tmp_path), "the sink has not swept yet"
+        append(tmp_path, 120)
+        assert await_calls(60)
     finally:
         query.stop()
         for name in SETTINGS:
             spark.conf.unset(name)
-    assert landed == Counter(range(110))
-    table = spark.read.format("delta").load(uri)
-    assert table.count() == 110
-    assert table.where("event_time_day = date'2026-11-02'").count() == 50
+    assert ids_on_disk(tmp_path) == {*range(120)} - {5, 105}
+
+
+def ids_on_disk(folder: Path) -> set[int]:
+    """The ids in all data files below the folder of the table, whether they are part of it or not."""
+    files = (path for path in (folder / "events").rglob("*.parquet") if "_delta_log" not in path.parts)
+    return {id for path in files for id in parquet.ParquetFile(path).read(columns=["id"])["id"].to_pylist()}
 
 
 @pytest.mark.long("processes that are killed, six times; the unit tests have lost answers and earlier leaders")

@@ -55,7 +55,8 @@ class PublishedRecords:
 class SinkAddress:
     """The place of published records, for readers without the sink.
 
-    `format` is `"kafka"`, with the topic as `target`, the brokers' addresses as `uri`, and librdkafka's `options`.
+    `format` is `"kafka"`, with the topic as `target`, the brokers' addresses as `uri`, and librdkafka's `options`; or
+    `"delta"`, with the column of the transaction as `target`, the table as `uri`, and delta-rs' `options`.
     """
 
     format: str

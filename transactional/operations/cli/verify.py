@@ -109,17 +109,21 @@ def _with_windows(target: str, store: str, report: Report) -> Report:
 
 
 def _with_sinks(target: str, store: str, report: Report) -> Report:
-    """Return a report with the findings in the topics of sinks, and a note for each sink that has none."""
-    from transactional.operations.doctor.sinks import checked_topics
+    """Return a report with the findings in topics and tables of sinks, and a note for each sink that has neither."""
+    from transactional.operations.doctor.sinks import appended_tables, checked_topics
     from verifier.evidence.findings import CheckImpossible
     from verifier.sinks.publications import check_sinks
+    from verifier.sinks.tables import check_appended_tables
 
     if ":" not in target:
         raise ConfigError("--sinks needs the topology's sinks: pass it as MODULE:TOPOLOGY")
     topology = load_topology(target)
     topics, notes = checked_topics(topology)
     try:
-        more = check_sinks(store, topology.id, topics)
+        more = _merge_reports(
+            check_sinks(store, topology.id, topics),
+            check_appended_tables(store, topology.id, appended_tables(topology)),
+        )
     except CheckImpossible as error:
         raise ConfigError(f"{topology.id} can't be verified: {error}") from error
     return _merge_reports(report, replace(more, notes=(*more.notes, *notes)))

@@ -1,4 +1,4 @@
-"""Examines the targets of sinks: their settings, and their topics as the independent checker sees them."""
+"""Examines the targets of sinks: their settings, and topics and tables as the independent checker sees them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from transactional.core.ports import SinkAddress
 from transactional.core.ports.examining import Diagnosis, Problem
 from transactional.model.errors import ConfigError, OperatingError
 from transactional.topology.topology import Topology
+from verifier.sinks.tables import AppendedTable
 from verifier.sinks.topics import CheckedTopic
 from verifier.source import KafkaSource
 
+_REMEDIES = {
+    "delta": "nothing has to be done if somebody has meant it, such as the deletion of a person's rows; `transactional "
+    "verify --sinks` says of which transactions rows are missing",
+}
 _REMEDY = (
     "nothing has to be done for a test; in production, give it 3 replicas, min.insync.replicas 2, and no unclean "
     "elections: the loss of one broker may otherwise lose what is published"
@@ -31,18 +36,31 @@ def examine_sinks(topology: Topology) -> Iterator[Diagnosis]:
             continue
         known_risks.update(risks)
         if risks:
-            yield Diagnosis(Problem.SINK_AT_RISK, sink_name, "; ".join(risks), _REMEDY, is_harmless=True)
+            address = sink.address()
+            remedy = _REMEDY if address is None else _REMEDIES.get(address.format, _REMEDY)
+            yield Diagnosis(Problem.SINK_AT_RISK, sink_name, "; ".join(risks), remedy, is_harmless=True)
+
+
+def appended_tables(topology: Topology) -> list[AppendedTable]:
+    """Return the tables to which sinks of a topology append."""
+    addresses = {name: sink.address() for name, sink in topology.sinks.items()}
+    return [
+        AppendedTable(name, address.uri, address.target, {key: str(text) for key, text in address.options.items()})
+        for name, address in addresses.items()
+        if address is not None and address.format == "delta"
+    ]
 
 
 def checked_topics(topology: Topology) -> tuple[list[CheckedTopic], list[str]]:
-    """Return the topics of a topology's sinks, and a note for each sink without one."""
+    """Return the topics of a topology's sinks, and a note for each sink that has neither a topic nor a table."""
     sinks_by_topic: dict[tuple[str, str], list[str]] = defaultdict(list)
     addresses: dict[tuple[str, str], SinkAddress] = {}
     notes = []
     for name, sink in topology.sinks.items():
         address = sink.address()
+        if address is None:
+            notes.append(f"sink {name!r} publishes to no topic and no table: {sink.target_name} was not checked")
         if address is None or address.format != "kafka":
-            notes.append(f"sink {name!r} publishes to no topic: {sink.target_name} was not checked")
             continue
         key = (address.uri, address.target)
         sinks_by_topic[key].append(name)

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow.fs import FileSelector
 
-from sinks.delta import append_log, compaction
+from sinks.delta import append_log, compaction, upkeep
 from sinks.delta.append_log import AppendLog
 from sinks.delta.compaction import FileMerger, Merge, TableFile, choose_groups
 from sinks.delta.sweeping import paths_removed_since
@@ -133,10 +133,15 @@ def test_old_files_of_merges_are_deleted_and_those_of_leaders_that_died(
     leader.publish(leader.stage(3, 4))
     assert run_names(tmp_path) == {"1-2", "2-3", "3-4"}
     aged(tmp_path)
-    leader.publish(leader.stage(4, 5))
-    assert run_names(tmp_path) == {"3-4", "4-5"}
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep, "sweep", lambda *_: None)
+        leader.publish(leader.stage(4, 5))
+    [risk] = leader.sink.risks("landing")
+    assert "3 files that were removed longer ago than the table's retention still have their rows on the disk" in risk
+    leader.publish(leader.stage(5, 6))
+    assert run_names(tmp_path) == {"3-4", "4-5", "5-6"}
     assert not (tmp_path / "events" / orphan).exists()
-    assert numbers(tmp_path) == [2, 3, 4, 5]
+    assert numbers(tmp_path) == [2, 3, 4, 5, 6]
 
 
 def test_a_checkpoint_has_the_files_that_were_removed_before_it(

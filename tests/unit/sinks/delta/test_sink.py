@@ -272,13 +272,13 @@ def test_files_are_deleted_that_nobody_reads_or_publishes(tmp_path: Path, monkey
     leader.stage(1, 2)
     leader.publish(first)
     aged(tmp_path)
-    assert sweep(leader.sink.location, AttemptId(4)) == []
+    assert sweep(AppendLog(leader.sink.location), AttemptId(4)) == []
     leader.publish(leader.stage(2, 4))
-    [dead] = sweep(leader.sink.location, AttemptId(5))
+    [dead] = sweep(AppendLog(leader.sink.location), AttemptId(5))
     assert dead.startswith("_runs/1-2-")
     assert run_names(tmp_path) == {"1-3", "2-4", "3-5"}
     DeltaTable(str(tmp_path / "events")).delete("n = 3")
-    assert sweep(leader.sink.location, AttemptId(5)) == []
+    assert sweep(AppendLog(leader.sink.location), AttemptId(5)) == []
     aged(tmp_path)
     leader = Leader(tmp_path, 2).open(has_published=True)
     leader.publish(waiting)  # after a foreign Delta commit files are deleted, too
@@ -295,7 +295,7 @@ def test_nothing_is_deleted_if_the_log_does_not_say_when_it_was_removed(tmp_path
 
 def test_a_leader_deletes_files_after_its_first_publication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     swept = list[tuple[object, int]]()  # upkeep of the table of another test may still be in progress
-    monkeypatch.setattr(upkeep, "sweep", lambda location, settled: swept.append((location, settled)))
+    monkeypatch.setattr(upkeep, "sweep", lambda log, settled: swept.append((log.location, settled)))
     leader = Leader(tmp_path, 1).open()
     leader.publish(leader.stage(1, 2))
     leader.publish(leader.stage(2, 3))

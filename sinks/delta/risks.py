@@ -1,0 +1,40 @@
+"""Facts about the table of a sink for an operator: rows that others have changed, and files that are overdue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sinks.delta.append_log import AppendLog, unavailable
+from sinks.delta.sweeping import find_due_files, list_files
+from state.delta.log.entries import entries_between, is_foreign, named
+from state.delta.log.log import ENTRY, LOG_FOLDER
+from state.delta.tables.table import storage_of
+from transactional.model.attempt import AttemptId
+from transactional.model.names import SINK_FENCE
+
+ENTRIES_MAX: Final = 1_000
+"""Number of the newest entries of the log that are read."""
+
+
+def read_risks(log: AppendLog) -> Iterator[str]:
+    """Yield such facts in words, nothing if there is no table. Raises `TableUnfit`, `OperatingError`."""
+    if (snapshot := log.read()) is None:
+        return
+    try:
+        names = [file.base_name for file in list_files(storage_of(log.location), LOG_FOLDER)]
+        oldest_version = min((int(match[1]) for match in map(ENTRY.fullmatch, names) if match), default=0)
+        due_files = find_due_files(log, AttemptId(snapshot.attempt_id or 0))
+    except OSError as error:
+        raise unavailable(log.location, "it can't be examined", error) from None
+    first_version = max(oldest_version, snapshot.version - ENTRIES_MAX)
+    for commit in entries_between(log.location, first_version - 1, snapshot.version):
+        if is_foreign(commit, SINK_FENCE):
+            change = "removed rows from" if commit.removed else "added rows to"
+            yield f"{named(commit)} is not the sink's, and has {change} Delta table {log.location}"
+    if due_files:
+        yield (
+            f"Delta table {log.location}: {len(due_files)} files that were removed longer ago than the table's "
+            f"retention still have their rows on the disk, such as {due_files[0]}; the next run deletes them after its "
+            "first publication"
+        )

@@ -1,0 +1,97 @@
+"""How `verify` holds the table of a Delta sink against the store: what others have changed is named."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from sinks import DeltaSink
+from spouts import MemoryTransactionalSpout
+from transactional import Topology, TopologyConfig, run_topology
+from transactional.core.ports.examining import Problem
+from transactional.operations.doctor.sinks import appended_tables, examine_sinks
+from transactional.trident import TridentTopology
+from verifier.evidence.delta_log import read_log
+from verifier.evidence.findings import Findings, Kind, Report
+from verifier.evidence.storage import storage_of
+from verifier.evidence.store import Store
+from verifier.sinks.tables import UNKNOWN_REMOVER, check_appended_table, check_appended_tables
+
+
+def build(folder: Path) -> Topology:
+    topology = TridentTopology("landing")
+    stream = topology.new_stream("rows", MemoryTransactionalSpout([[(n,) for n in range(10)]], "n long", take=4))
+    stream.sink_to(DeltaSink(folder / "events"), name="events")
+    return topology.build()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a store, and of a table with the rows of three transactions: 4, 4 and 2."""
+    config = TopologyConfig(stop_when_drained=True)
+    run_topology(build(tmp_path), store=f"sqlite:///{tmp_path}/store.db", config=config, master="none")
+    return tmp_path
+
+
+def verify(folder: Path) -> Report:
+    topology = build(folder)
+    return check_appended_tables(f"sqlite:///{folder}/store.db", topology.id, appended_tables(topology))
+
+
+def test_rows_of_others_and_rows_that_others_have_deleted_are_named(folder: Path) -> None:
+    uri = str(folder / "events")
+    report = verify(folder)
+    assert (report.findings, report.notes, report.checked) == ((), (), {"appended rows": 10})
+    assert list(examine_sinks(build(folder))) == []
+    DeltaTable(uri).optimize.compact()
+    DeltaTable(uri).delete("n = 5")
+    report = verify(folder)
+    assert report.findings == ()
+    assert report.notes == (
+        "table of sink 'events': 1 rows of 1 transactions, such as 2, were removed by Delta version 6 (DELETE)",
+    )
+    [diagnosis] = examine_sinks(build(folder))
+    assert (diagnosis.problem, diagnosis.is_harmless) == (Problem.SINK_AT_RISK, True)
+    assert diagnosis.what == f"Delta version 6 (DELETE) is not the sink's, and has removed rows from Delta table {uri}"
+    assert "the deletion of a person's rows" in diagnosis.remedy
+    write_deltalake(uri, pa.table({"n": [1, 2, 3], "txid": [1, 9, None]}), mode="append")
+    assert verify(folder).counts == {
+        Kind.FOREIGN_WRITER: 1,
+        Kind.TRANSACTION_TWICE: 1,
+        Kind.TABLE_AHEAD: 1,
+        Kind.WRONG_PUBLICATION: 1,
+    }
+
+
+def test_a_lost_file_and_lost_rows_are_found(folder: Path) -> None:
+    [path, *_] = sorted((folder / "events" / "_runs").iterdir())
+    path.unlink()
+    assert verify(folder).counts == {Kind.FILE_MISSING: 1, Kind.TRANSACTION_LOST: 1}
+
+
+def test_what_waits_is_not_missing_and_what_the_store_has_forgotten_is_not_wrong(folder: Path) -> None:
+    topology = build(folder)
+    [checked] = appended_tables(topology)
+    with closing(Store(f"sqlite:///{folder}/store.db")) as store:
+        stored = store.publications(topology.id)
+    log = read_log(storage_of(checked.uri))
+    newest = max(stored.attempts)
+    waiting = replace(stored, waiting={"events": frozenset({newest})})
+    findings = Findings()
+    check_appended_table(checked, log, {1: 4, 2: 4}, waiting, stored, findings)
+    trimmed = replace(stored, attempts={newest: stored.attempts[newest]})
+    check_appended_table(checked, log, {1: 4, 2: 4, 3: 2}, trimmed, trimmed, findings)
+    cleaned = replace(log, base_app_versions={"transactional.sink/txid": 2})
+    check_appended_table(checked, cleaned, {1: 4, 2: 3, 3: 2}, stored, stored, findings)
+    report = findings.report()
+    assert report.findings == ()
+    assert report.notes == (
+        "table of sink 'events': 1 committed transactions are not published yet",
+        "table of sink 'events': 8 rows are of transactions that the store no longer has",
+        f"table of sink 'events': 1 rows of 1 transactions, such as 2, were removed by {UNKNOWN_REMOVER}",
+    )
