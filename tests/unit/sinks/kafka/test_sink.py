@@ -145,6 +145,39 @@ def test_json_is_that_of_spark(name: str) -> None:
     json.loads(values[0])
 
 
+def json_of(row: Mapping[str, Any]) -> str:
+    """A row as Python writes it, value by value. Decimals have the digits of a float."""
+    members = {name: value for name, value in row.items() if value is not None}
+    return json.dumps(members, separators=(",", ":"), ensure_ascii=False, default=text_of)
+
+
+def text_of(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
+    is_whole = isinstance(value, datetime) and value.microsecond % 1_000 == 0
+    return value.isoformat(*(("T", "milliseconds") if is_whole else ())).replace("+00:00", "Z")
+
+
+def test_columns_have_the_texts_that_python_writes_one_by_one() -> None:
+    ends = (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC))
+    batch = pa.record_batch(
+        {
+            "plain": ["a,", "", "é😀/", None],
+            "escaped": ['"', "a", "\t\x7f", None],
+            "long": pa.array([-(2**63), 2**63 - 1, 0, None], pa.int64()),
+            "truth": [True, False, None, None],
+            "price": pa.array([Decimal("-0.75"), Decimal("1.25"), Decimal("0.01"), None], pa.decimal128(38, 2)),
+            "time": pa.array([*ends, datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), None], SECOND),
+            "zoneless": pa.array([0, 1, -62_135_596_800_000_000, None], pa.timestamp("us")),
+            "date": [date(1, 1, 1), date(9999, 12, 31), date(2026, 1, 2), None],
+        }
+    )
+    expected = [json_of(row) for row in batch.to_pylist()]
+    for rows in (batch, batch.slice(1), batch.slice(3), batch.slice(4)):
+        values = [row["value"].decode() for row in sink().encode(rows).to_pylist()]
+        assert values == expected[len(expected) - rows.num_rows :]
+
+
 @pytest.mark.parametrize(
     ("limits", "options", "batch", "message"),
     [
