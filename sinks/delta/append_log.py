@@ -232,7 +232,7 @@ def check_owner(snapshot: TableSnapshot, owner: SinkOwner, location: DeltaLocati
             f"{publisher.get('topology')!r}, and sink {owner.sink!r} of topology {owner.topology_id!r} would append to "
             "it, too: each sink has a table of its own"
         )
-    if publisher.get("store") != owner.store_id:
+    if owner.store_id and publisher.get("store") != owner.store_id:
         raise StoreMismatch(
             f"sink {owner.sink!r} of topology {owner.topology_id!r}: Delta table {location} belongs to the store with "
             f"the id {publisher.get('store')}; the store's id is {owner.store_id}. Nothing was published; restore the "

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class SinkOwner:
     """The one publisher of a sink: the topology and the name of the sink in it, and the store that has the outbox.
 
-    `fence_id` is that of the leader's lease, higher than that of every earlier leader. Zero is no leader's.
+    `fence_id` is that of the leader's lease, higher than that of every earlier leader. Zero is no leader's. `store_id`
+    is empty for a look at the target of a lost store, whose id only the target knows.
     """
 
     topology_id: str

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
+from sinks import DeltaSink
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.delta.state import DeltaMapState
 from state.examined import ExaminedTable
@@ -223,12 +225,13 @@ def test_a_repair_that_dies_anywhere_is_done_again(patient: Patient, writes: int
 
 
 class Publisher(Patient):
-    """A topology that publishes every word, too."""
+    """A topology that publishes every word, too, to a target and to a table."""
 
     def topology(self, words: list[str] = WORDS, key: str = "word") -> Topology:
         spout = OpaqueMemoryTransactionalSpout([[(word,) for word in words]], "word string", take=1)
         builder = TransactionalTopologyBuilder("words", "spout", spout)
         builder.set_sink("alerts", WordSink("words")).shuffle_grouping("spout")
+        builder.set_sink("rows", DeltaSink(self.folder / "rows")).shuffle_grouping("spout")
         for name in TABLES:
             builder.set_committer_bolt(name, DeltaMapState(self.folder / name, key).count()).shuffle_grouping("spout")
         return builder.build()
@@ -247,6 +250,8 @@ def test_what_a_sink_has_published_stays_published(tmp_path: Path, loses_the_sto
     assert publisher.repair(journal=True) == SAID
     goes_on(publisher)
     assert [words for _, words in target.published] == [[word] for word in (*WORDS, "late")]
+    rows = DeltaTable(str(tmp_path / "rows")).to_pyarrow_table().to_pylist()
+    assert sorted((row["txid"], row["word"]) for row in rows) == list(enumerate((*WORDS, "late"), start=1))
 
 
 def test_records_that_only_the_lost_store_had_are_named(tmp_path: Path) -> None:
