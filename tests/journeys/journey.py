@@ -12,16 +12,17 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
+from deltalake import DeltaTable
 from playwright.sync_api import Browser
 
 from spouts.local_broker import LocalBroker
 from tests.integration.programs import CLI, Program
 from tests.integration.signals import PATIENCE_S
 from tests.integration.sinks.publications import visible_records
+from tests.journeys.matrix import DELTA_SINK
 from tests.journeys.plain import NOON, Plain, Sale
 from tests.journeys.sales import CLOSINGS, TOPOLOGY
 from tests.journeys.sources import APP, SOURCES, WEB, Source, topic_of
@@ -158,7 +159,10 @@ class Journey:
             "letters": sorted(id_of(row["tuple"]) for row in rows["letters"] if row["tried_again_in"] is None),
         }
         if sinks := load_topology(self.target).sinks:
-            found |= published(sinks, rows, self.sent_again, is_rewound=self.is_rewound)
+            is_table = os.environ["SINK"] == DELTA_SINK
+            values = {name: (appended_rows if is_table else sent_values)(name) for name in sinks}
+            sent_again = Counter[str]() if is_table else self.sent_again
+            found |= published(values, rows, sent_again, is_rewound=self.is_rewound and not is_table)
         if "open" in rows:
             open_windows, closed = windows(rows["open"]), windows(rows["closed"])
             found["windows"] = {**open_windows, **closed}
@@ -183,7 +187,7 @@ class Journey:
         found, expected = self.compared()
         assert found == expected
         self.does("doctor")
-        self.does("verify", *["--count-records"] * self.source.is_counted, "--windows")
+        self.does("verify", *["--count-records"] * self.source.is_counted, "--windows", "--sinks")
 
 
 @dataclass
@@ -213,27 +217,47 @@ class StartedJourney(Journey):
             assert not leader.ends_within(0.5), leader.text
 
 
+def sent_values(sink: str) -> list[dict[str, Any]]:
+    """Return the values in a sink's topic, and check the order of attempts in each partition."""
+    records = visible_records(os.environ["BOOTSTRAP"], topic_of(sink), SINK_PARTITIONS)
+    for partition in range(SINK_PARTITIONS):
+        attempts = [seen.attempt_id for seen in records if seen.partition == partition]
+        assert attempts == sorted(attempts), f"{sink}, partition {partition}: {attempts}"
+    return [seen.value for seen in records]
+
+
+def appended_rows(sink: str) -> list[dict[str, Any]]:
+    """Return the rows of a sink's table by their transactions."""
+    if not DeltaTable.is_deltatable(f"{sink}-appended"):
+        return []
+    rows = DeltaTable(f"{sink}-appended").to_pyarrow_table().to_pylist()
+    return sorted(rows, key=operator.itemgetter("txid"))
+
+
 def published(
-    sinks: Iterable[str], rows: Mapping[str, list[Any]], sent_again: Counter[str], *, is_rewound: bool
+    values: Mapping[str, list[dict[str, Any]]],
+    rows: Mapping[str, list[Any]],
+    sent_again: Counter[str],
+    *,
+    is_rewound: bool,
 ) -> dict[str, Any]:
     """Return how often the sale of each id was published, and closings whose newest record is not the table's row.
 
     Sales that are `sent_again` after a rewind count once less for each time. Windows that are open since a rewind have
     records of their earlier closings.
     """
-    bootstrap = os.environ["BOOTSTRAP"]
-    records = {name: visible_records(bootstrap, topic_of(name), SINK_PARTITIONS) for name in sinks}
-    for sink, partition in product(records, range(SINK_PARTITIONS)):
-        attempts = [seen.attempt_id for seen in records[sink] if seen.partition == partition]
-        assert attempts == sorted(attempts), f"{sink}, partition {partition}: {attempts}"
-    contents: dict[str, Any] = {"sold": dict(Counter(str(seen.value["id"]) for seen in records["sold"]) - sent_again)}
-    if CLOSINGS in records:
-        values = [seen.value for seen in records[CLOSINGS]]
-        newest = {(each["item"], datetime.fromisoformat(str(each["window_start"]))): each["count"] for each in values}
+    contents: dict[str, Any] = {"sold": dict(Counter(str(each["id"]) for each in values["sold"]) - sent_again)}
+    if CLOSINGS in values:
+        newest = {(each["item"], as_time(each["window_start"])): each["count"] for each in values[CLOSINGS]}
         closed = {(row["item"], row["window_start"]): row["count"] for row in rows["closed"]}
         shown = {window: count for window, count in newest.items() if window in closed or not is_rewound}
         contents["wrong records of closings"] = sorted(shown.items() ^ closed.items())
     return contents
+
+
+def as_time(value: Any) -> datetime:
+    """Return a time that a table has, or its text in JSON."""
+    return value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
 
 
 def id_of(letter: str) -> str:

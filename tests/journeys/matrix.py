@@ -47,8 +47,9 @@ SOURCES = (
 DELTA = ("merge layout", "log layout")
 DATABASES = ("SQLite", "PostgreSQL", "Redis")
 STATES = (*DELTA, *DATABASES)
-KAFKA_SINK = "`KafkaSink`"
-SINKS = (KAFKA_SINK,)
+KAFKA_SINK, DELTA_SINK, SENDING_SINK = "`KafkaSink`", "`DeltaSink`", "`KafkaSink`, at least once"
+SINKS = (KAFKA_SINK, DELTA_SINK)
+"""The sinks of topologies that are exactly once. One that is at least once is in the journey over a queue."""
 
 COMMANDS = (
     *(
@@ -59,8 +60,8 @@ COMMANDS = (
         "status, txns, describe",
         "savepoint",
     ),
-    *("rewind by a transaction", "rewind further", "verify", "verify --count-records", "doctor --repair"),
-    *("deadletters --replay, of a bolt", "deadletters --replay, of the source", "reset", "query"),
+    *("rewind by a transaction", "rewind further", "verify", "verify --count-records", "verify --sinks"),
+    *("doctor --repair", "deadletters --replay, of a bolt", "deadletters --replay, of the source", "reset", "query"),
     *("read", "read --as-of", "console", "examine", "metrics", "lag", "--log json"),
 )
 
@@ -90,7 +91,7 @@ BY_STATE: Mapping[tuple[str, str], Cell] = {
     **{("read --as-of", state): _NO_HISTORY for state in DATABASES},
 }
 BY_SINK: Mapping[tuple[str, str], Cell] = {}
-"""A rewind is accepted with --accept-sent: what is computed again is sent again."""
+"""A rewind of a topic is accepted with --accept-sent: what is computed again is sent again."""
 
 
 def cell(command: str, source: str, states: Iterable[str] = (), sink: str = "") -> Cell:
@@ -108,6 +109,7 @@ def cell(command: str, source: str, states: Iterable[str] = (), sink: str = "") 
 JOURNEYS_TO_SINKS = (
     *(("Kafka, opaque", DELTA, KAFKA_SINK), ("Kafka, Avro", DATABASES, KAFKA_SINK)),
     *(("two streams", DATABASES, KAFKA_SINK), ("contract", DELTA, KAFKA_SINK), (BOLTS, DATABASES, KAFKA_SINK)),
+    *(("Kafka, opaque", DATABASES, DELTA_SINK), ("contract", DELTA, DELTA_SINK), (BOLTS, DATABASES, DELTA_SINK)),
 )
 """Of each kind of sink with each command and each kind of state."""
 JOURNEYS = (

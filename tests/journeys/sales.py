@@ -13,20 +13,20 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from sinks import JsonValue, KafkaSink
+from sinks import DeltaSink, JsonValue, KafkaSink
 from state import DeltaMapState, RedisMapState, SqlMapState
 from state.delta.segments.log_layout import LogLayout
-from tests.journeys.matrix import BOLTS
+from tests.journeys.matrix import BOLTS, DELTA_SINK
 from tests.journeys.sources import APP, FIELDS, SOURCES, WEB, topic_of
 from transactional import BasicBolt, JoinBolt, OutputCollector, Topology, TransactionalTopologyBuilder, Tuple
-from transactional.core.ports import Spout, SpoutMaker
+from transactional.core.ports import Sink, Spout, SpoutMaker
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.trident import Count, Stream, Sum, TridentTopology, sliding, tumbling
 
 TOPOLOGY = "sales"
 TABLES = ("letters", "ids", "items", "open", "closed", "late", "panes", "slid", "meeting", "pairs")
 SOLD, CLOSINGS = "sold", "closings"
-"""The topics of the sinks, and their names."""
+"""The names of the sinks, and of their topics."""
 TUMBLING, SLIDING = "tumbling", "sliding"
 WINDOW_MINUTES = 5
 SLIDING_MINUTES, EVERY_S = 10, 30
@@ -65,9 +65,11 @@ def state(name: str, key: Any = None, values: str = "") -> Any:
     raise AssertionError(kind)
 
 
-def sold(topic: str, key: str, *values: str) -> KafkaSink:
-    """A sink for a topic of the journey."""
-    return KafkaSink(os.environ["BOOTSTRAP"], topic_of(topic), key=key, value=JsonValue(*values))
+def sold(name: str, key: str, *values: str) -> Sink:
+    """The sink for a topic of the journey, or for a table."""
+    if os.environ["SINK"] == DELTA_SINK:
+        return DeltaSink(f"{name}-appended", partition_by=[key])
+    return KafkaSink(os.environ["BOOTSTRAP"], topic_of(name), key=key, value=JsonValue(*values))
 
 
 class Pricing(BasicBolt):

@@ -41,7 +41,7 @@ from tests.unit.command_line import Command
 @pytest.mark.parametrize(
     "number",
     range(len(JOURNEYS)),
-    ids=[f"{name}-{states[0]}{'-sink' if sink else ''}" for name, states, sink in JOURNEYS],
+    ids=[f"{name}-{states[0]}{f'-{sink.strip(chr(96))}' if sink else ''}" for name, states, sink in JOURNEYS],
 )
 def test_a_journey(
     number: int,

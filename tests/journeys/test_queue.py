@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -10,9 +11,12 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from tests.journeys.matrix import COMMANDS, QUEUE, STATES, Outcome, cell
+from spouts.kafka_admin import create_topic
+from tests.integration.sinks.publications import visible_records
+from tests.journeys.matrix import COMMANDS, QUEUE, SENDING_SINK, STATES, Outcome, cell
+from tests.journeys.sources import topic_of
 from tests.journeys.steps import RUN, STORE, TOKEN, MatrixJourney, dying, samples_of_run
-from tests.journeys.tickets import DONE, LOCKED, TOPOLOGY, Tickets
+from tests.journeys.tickets import DONE, LOCKED, SENT, TOPOLOGY, Tickets
 from tests.unit.command_line import Command
 from transactional.operations.console.app import Console, application
 from transactional.operations.loading import load_topology, open_for_reading
@@ -25,7 +29,16 @@ def done() -> Counter[str]:
     return Counter(DONE.read_text("utf-8").split()) if DONE.exists() else Counter()
 
 
-def test_the_journey_over_a_queue(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sink", ["", pytest.param(SENDING_SINK, marks=pytest.mark.kafka)])
+def test_the_journey_over_a_queue(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, sink: str, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("SINK", sink)
+    if sink:
+        bootstrap = request.getfixturevalue("kafka_broker").bootstrap
+        monkeypatch.setenv("BOOTSTRAP", bootstrap)
+        monkeypatch.setenv("TOPICS", f"{tmp_path.name}-")
+        create_topic(bootstrap, topic_of(SENT), 1)
     journey = MatrixJourney(QUEUE, tmp_path, command, BUILD, "none", states=(), id=TOPOLOGY)
     monkeypatch.setattr(Tickets, "waiting", waiting := [f"ticket-{number}" for number in range(4)])
     LOCKED.write_text("ticket-2", "utf-8")
@@ -61,6 +74,8 @@ def test_the_journey_over_a_queue(tmp_path: Path, command: Command, monkeypatch:
     assert samples_of_run(journey)[-1]["committed_txid"] == journey.committed
     journey.tries_cell("verify", "verify")
     journey.tries_cell("verify --count-records", "verify", "--count-records")
+    assert ("its records name no transaction" in journey.does("verify", "--sinks")) is bool(sink)
+    assert journey.covers("verify --sinks")
     journey.does("doctor")
     assert journey.covers("console")
     assert journey.covers("examine")
@@ -74,6 +89,9 @@ def test_the_journey_over_a_queue(tmp_path: Path, command: Command, monkeypatch:
     waiting.append("ticket-8")
     journey.does(*RUN)
     assert done().keys() == {f"ticket-{number}" for number in range(9)}
+    if sink:
+        records = visible_records(os.environ["BOOTSTRAP"], topic_of(SENT), 1)
+        assert Counter(seen.value["text"] for seen in records) == done()
     assert journey.covered == {each for each in COMMANDS if cell(each, QUEUE).outcome is not Outcome.NONE}
 
 

@@ -1,14 +1,18 @@
-"""A topology over a queue, whose only effect is a line in a file: at least once, and without states."""
+"""A topology over a queue, at least once and without states. Its effect is a line in a file, and with the variable SINK
+a record in a topic."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+from sinks import KafkaSink
+from tests.journeys.sources import topic_of
 from transactional import Topology, Tuple
 from transactional.reliable import QueueSpout, SpoutCollector, TopologyBuilder
 
-TOPOLOGY = "tickets"
+TOPOLOGY, SENT = "tickets", "sent"
 DONE, LOCKED = Path("done.txt"), Path("locked.txt")
 """What was done, and what can't be done now, in the current folder."""
 
@@ -50,4 +54,7 @@ def build() -> Topology:
     builder.set_spout("tickets", Tickets())
     do = doing(DONE.absolute(), LOCKED.absolute())
     builder.set_bolt("do", do, output="text string").shuffle_grouping("tickets")
+    if os.environ.get("SINK"):
+        sink = KafkaSink(os.environ["BOOTSTRAP"], topic_of(SENT), key="text")
+        builder.set_sink(SENT, sink).shuffle_grouping("do")
     return builder.build(config={"retry_pause_ms": 1})

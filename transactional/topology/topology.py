@@ -262,10 +262,10 @@ class Topology:
         return sinks if self.letter_sink is None else sinks | {DEAD_LETTERS: self.letter_sink}
 
     @property
-    def sending_sinks(self) -> tuple[Sink, ...]:
-        """The sinks of a topology that is at least once, which send in tasks and have no outbox."""
-        bolts = (component.bolt for component in self.components)
-        return tuple(bolt.sink for bolt in bolts if isinstance(bolt, FollowingBolt) and bolt.sink is not None)
+    def sending_sinks(self) -> dict[str, Sink]:
+        """The sinks of a topology that is at least once, which send in tasks and have no outbox, by their ids."""
+        bolts = {component.id: component.bolt for component in self.components}
+        return {id_: bolt.sink for id_, bolt in bolts.items() if isinstance(bolt, FollowingBolt) and bolt.sink}
 
     def sinks_fingerprint(self) -> dict[str, Any]:
         """Return the part of the fingerprint for the sinks, which are prepared."""
@@ -360,7 +360,7 @@ class Topology:
         copy = replace(self, spout=self.spout.copy_unopened())
         try:
             copy.spout.open()
-            for sink in (*copy.sinks.values(), *copy.sending_sinks):
+            for sink in (*copy.sinks.values(), *copy.sending_sinks.values()):
                 sink.prepare()
             yield copy
         finally:

@@ -52,10 +52,13 @@ def appended_tables(topology: Topology) -> list[AppendedTable]:
 
 
 def checked_topics(topology: Topology) -> tuple[list[CheckedTopic], list[str]]:
-    """Return the topics of a topology's sinks, and a note for each sink that has neither a topic nor a table."""
+    """Return the topics of a topology's sinks, and a note for each sink that can't be checked."""
     sinks_by_topic: dict[tuple[str, str], list[str]] = defaultdict(list)
     addresses: dict[tuple[str, str], SinkAddress] = {}
-    notes = []
+    notes = [
+        f"sink {name!r} sends at least once, and its records name no transaction: {sink.target_name} was not checked"
+        for name, sink in topology.sending_sinks.items()
+    ]
     for name, sink in topology.sinks.items():
         address = sink.address()
         if address is None:

@@ -151,7 +151,7 @@ class TopologyDriver:
             sources=resolved.redacted_sources(),
             notify=self._audience.notify,
         )
-        self.relays = Relays(topology.sinks, store, self.config, self.payload_files, topology.sending_sinks)
+        self.relays = Relays(topology.sinks, store, self.config, self.payload_files, topology.sending_sinks.values())
         self.failures = 0
         self._warned_at_ms: int | None = None
         self.sizer = make_sizer(topology, self.config)

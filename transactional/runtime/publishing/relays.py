@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -36,7 +36,7 @@ class Relays:
         store: CoordinatorStore,
         config: TopologyConfig,
         files: PayloadFolder,
-        sending_sinks: Sequence[Sink] = (),
+        sending_sinks: Collection[Sink] = (),
     ) -> None:
         self._sending_sinks = sending_sinks
         self.sinks, self._store, self._config, self._files = sinks, store, config, files
