@@ -6,7 +6,7 @@
 - `...` in an expected output stands for anything.
 
 `localhost:9092` becomes the address in the environment variable `BOOTSTRAP`, `http://localhost:8081` the one in
-`REGISTRY`. Ends with code 1 at the first difference.
+`REGISTRY`, `postgresql://localhost/events` the one in `POSTGRES`. Ends with code 1 at the first difference.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tests.docs.pages import Block, blocks, commands
 
 ADDRESS = "localhost:9092"
 REGISTRY = "http://localhost:8081"
+POSTGRES = "postgresql://localhost/events"
 COMMAND_TIMEOUT_S = 120
 FOR_A_SHELL = frozenset("|&;<>()$`\\*?[#~%\n")
 """A command with one of them is not only words."""
@@ -121,7 +122,8 @@ def main(forking: Forking | None = None) -> None:
     """The command line. `forking` runs the commands that need no shell."""
     sys.path.insert(0, os.getcwd())
     try:
-        servers = {ADDRESS: os.environ.get("BOOTSTRAP", ADDRESS), REGISTRY: os.environ.get("REGISTRY", REGISTRY)}
+        shown = {"BOOTSTRAP": ADDRESS, "REGISTRY": REGISTRY, "POSTGRES": POSTGRES}
+        servers = {address: os.environ.get(name, address) for name, address in shown.items()}
         PageRunner(Path(sys.argv[1]), servers, forking).run()
     except Difference as difference:
         raise SystemExit(str(difference)) from None

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ import typer.main
 
 from tests.docs.forking import Forking, of_a_new_process
 from tests.docs.pages import ROOT, Block, anchors, blocks, code_words, commands, links, name_of, pages
-from tests.docs.run_page import ADDRESS, REGISTRY
+from tests.docs.run_page import ADDRESS, POSTGRES, REGISTRY
+from tests.integration.postgres import postgres_server, url_of
 from tests.tidy.files import our_files
 from tests.tidy.rooms import ROOMS
 from transactional.operations.cli.main import app
@@ -47,7 +49,10 @@ def to_run(page: Path) -> list[Block]:
 def needs(page: Path) -> set[str]:
     """The servers that a page's blocks need."""
     code = "\n".join(block.text for block in to_run(page))
-    servers = (("kafka", ADDRESS in code), ("registry", REGISTRY in code), ("spark", SPARK.search(code)))
+    servers = (
+        *(("kafka", ADDRESS in code), ("registry", REGISTRY in code), ("postgres", POSTGRES in code)),
+        ("spark", SPARK.search(code)),
+    )
     return {marker for marker, found in servers if found}
 
 
@@ -99,7 +104,10 @@ def test_a_page_runs_with_servers(page: Path, tmp_path: Path, request: pytest.Fi
     environment = {"BOOTSTRAP": request.getfixturevalue("kafka_broker").bootstrap} if "kafka" in needs(page) else {}
     if "registry" in needs(page):
         environment["REGISTRY"] = request.getfixturevalue("schema_registry").url
-    run(page, tmp_path, SERVERS_TIMEOUT_S, **environment)
+    with ExitStack() as servers:
+        if "postgres" in needs(page):
+            environment["POSTGRES"] = url_of(servers.enter_context(postgres_server()))
+        run(page, tmp_path, SERVERS_TIMEOUT_S, **environment)
 
 
 # --- commands -------------------------------------------------------------------------------------------------------
