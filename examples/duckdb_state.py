@@ -16,9 +16,9 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
+from state.declared import DeclaredTable
 from state.fence import WriteRefused
 from state.row_table import Change, Changes, RowStore, RowTable, RowWrite
-from state.rows.columns import StateColumns
 from state.rows.expiring import NO_HORIZONS, ExpiryHorizons
 from state.rows.going_back import describe_rewind
 from state.rows.opaque_rule import Rows
@@ -64,13 +64,11 @@ def connected(path: Path, state: str) -> duckdb.DuckDBPyConnection:
 
 
 class DuckRows(RowStore):
-    """A table of a DuckDB file, with its row in the registry. A write is one database transaction. `name` is what
-    messages call the state."""
+    """A table of a DuckDB file, with its row in the registry. A write is one database transaction."""
 
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, table: str, columns: StateColumns, owner: str, name: str
-    ) -> None:
-        self._connection, self._name, self._columns, self._owner, self._state = connection, table, columns, owner, name
+    def __init__(self, connection: duckdb.DuckDBPyConnection, table: str, declared: DeclaredTable, owner: str) -> None:
+        self._connection, self._name, self._owner, self._state = connection, table, owner, declared.table
+        columns = self._columns = declared.columns
         self._table = _quoted(table)
         self._width, self._records = len(columns.key), Records(columns)
 
@@ -232,7 +230,8 @@ class DuckDBMapState(TableState[RowTable], Rewind, TableExamination):
         self._path, self._table_name = Path(path).absolute(), table
         self._connection: duckdb.DuckDBPyConnection | None = None
         name = f"{table!r} in {self._path}"
-        super().__init__(name, key, values, kind=kind, columns=None, deletes=deletes, expires=expires, after=after)
+        options: dict[str, Any] = {"deletes": deletes, "expires": expires, "after": after}
+        super().__init__(name, key, values, kind=kind, value_limits=ValueLimits(name), **options)
 
     @property
     def parts(self) -> StateParts:
@@ -244,20 +243,14 @@ class DuckDBMapState(TableState[RowTable], Rewind, TableExamination):
         """The path of the file."""
         return str(self._path)
 
-    @property
-    def value_limits(self) -> ValueLimits:
-        """The limits of values that pass through Python."""
-        return ValueLimits(self.table)
-
     def identity(self) -> Mapping[str, str]:
         """Return file, table, key, values and kind."""
-        table = {"duckdb": str(self._path), "table": self._table_name}
-        return {**table, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
+        return self.declared.identity(duckdb=str(self._path), table=self._table_name)
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Open the file, and create the table in it, or check the existing one (see the port)."""
         self._set_owner(owner, txid_of)
-        self._connection = connected(self._path, self.table)
+        self._connection = connected(self._path, self.declared.table)
         table = self._table_in(self._connection, owner)
         table.store.open(self._store_id)
         self._opened = table
@@ -272,7 +265,8 @@ class DuckDBMapState(TableState[RowTable], Rewind, TableExamination):
         """Describe what a rewind would undo (see the port): the newest transaction at most."""
         with self._open_briefly(owner_of(topology_id, component_id)) as table:
             return describe_rewind(
-                self.table, None if table is None else table.transaction_to_undo(table.read_and_check_version(), target)
+                self.declared.table,
+                None if table is None else table.transaction_to_undo(table.read_and_check_version(), target),
             )
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
@@ -282,7 +276,7 @@ class DuckDBMapState(TableState[RowTable], Rewind, TableExamination):
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
         with self._open_briefly(self._fence.owner) as table:
             if table is None:
-                raise OperatingError(f"state {self.table}: there is no such file yet")
+                raise OperatingError(f"state {self.declared.table}: there is no such file yet")
             return table.visible_rows(committed_txid)
 
     @contextmanager
@@ -291,13 +285,12 @@ class DuckDBMapState(TableState[RowTable], Rewind, TableExamination):
         if not self._path.exists():
             yield None
             return
-        with closing(connected(self._path, self.table)) as connection:
+        with closing(connected(self._path, self.declared.table)) as connection:
             connection.begin()
             yield self._table_in(connection, owner)
 
     def _table_in(self, connection: duckdb.DuckDBPyConnection, owner: str) -> RowTable:
-        store = DuckRows(connection, self._table_name, self.columns, owner, self.table)
-        return RowTable(store, self.columns, self.table, self.value_limits)
+        return RowTable(DuckRows(connection, self._table_name, self.declared, owner), self.declared)
 
 
 def _quoted(name: str) -> str:

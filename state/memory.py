@@ -199,12 +199,8 @@ class MemoryMapState(TableState[RowTable], TaskAccess, TableExamination):
     ) -> None:
         self.stored = table or MemoryTable()
         name = repr(self.stored.name)
-        super().__init__(name, key, values, kind=kind, columns=None, deletes=deletes, expires=expires, after=after)
-
-    @property
-    def value_limits(self) -> ValueLimits:
-        """No limits beyond those of Python's values."""
-        return ValueLimits(self.table)
+        options: dict[str, Any] = {"deletes": deletes, "expires": expires, "after": after}
+        super().__init__(name, key, values, kind=kind, value_limits=ValueLimits(name), **options)
 
     @property
     def parts(self) -> StateParts:
@@ -218,7 +214,7 @@ class MemoryMapState(TableState[RowTable], TaskAccess, TableExamination):
 
     def identity(self) -> Mapping[str, str]:
         """Return name, key, values and kind, which the fingerprint of a topology has."""
-        return {"memory": self.stored.name, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
+        return self.declared.identity(memory=self.stored.name)
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Check the columns. The table exists already. Raises `SchemaMismatch` if its rows have other columns."""
@@ -230,16 +226,16 @@ class MemoryMapState(TableState[RowTable], TaskAccess, TableExamination):
         key, values = self.stored.columns
         if {*key} != {*self.key} or not {*values} <= {*self.values}:
             raise SchemaMismatch(
-                f"state {self.table} has rows with the key '{key}' and the values '{values}'; the state needs the key "
-                f"'{self.key}' and the values '{self.values}': use another table, or declare the existing columns "
-                "(value columns can be added, but nothing else can change)"
+                f"state {self.declared.table} has rows with the key '{key}' and the values '{values}'; the state needs "
+                f"the key '{self.key}' and the values '{self.values}': use another table, or declare the existing "
+                "columns (value columns can be added, but nothing else can change)"
             )
 
     def for_tasks(self, attempt: TransactionAttempt) -> MemoryTaskState:
         """Return what tasks of a step read (see the port). Raises `Fenced`."""
         self._check_version_to_read(attempt)
         rows, horizons = self._open_table.rows(attempt.txid), self._horizons(attempt) or NO_HORIZONS
-        if self._expiry is None:
+        if self.declared.expiry is None:
             return MemoryTaskState(self._rows, self._by_key(rows), rows)
         current_rows, previous_rows = (
             select_unexpired(rows, self._expiring_column, horizon) for horizon in (horizons.current, horizons.previous)
@@ -255,7 +251,7 @@ class MemoryMapState(TableState[RowTable], TaskAccess, TableExamination):
 
     def reader(self, owner: str) -> MemoryReader:
         """Return a reader of the table, for this process (see the port)."""
-        return MemoryReader(self.stored, self.columns)
+        return MemoryReader(self.stored, self.declared.columns)
 
     @property
     def _open_table(self) -> RowTable:
@@ -266,4 +262,4 @@ class MemoryMapState(TableState[RowTable], TaskAccess, TableExamination):
 
     def _table(self) -> RowTable:
         rows = MemoryRows(self.stored, self.key, self.values)
-        return RowTable(rows, self.columns, self.table, self.value_limits, self.rule)
+        return RowTable(rows, self.declared, self.rule)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 
+from state.declared import DeclaredTable
 from state.fence import TableWrite
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, select_range, select_unexpired
@@ -135,18 +136,16 @@ class RowStore(ABC):
 
 
 class RowTable:
-    """The open table of a state whose rows are in a `RowStore` (see `FencedTable`). `name` is for messages."""
+    """The open table of a state whose rows are in a `RowStore` (see `FencedTable`)."""
 
     def __init__(
         self,
         store: RowStore,
-        columns: StateColumns,
-        name: str,
-        limits: ValueLimits | None = None,
+        declared: DeclaredTable,
         rule: type[OpaqueRule] = OpaqueRule,
     ) -> None:
-        self.store, self._columns, self._name, self._rule = store, columns, name, rule
-        self._limits = limits or ValueLimits(name)
+        self.store, self._columns, self._name, self._rule = store, declared.columns, declared.table, rule
+        self._limits = declared.value_limits or ValueLimits(declared.table)
         self._loaded: AttemptId | None = None
         self._horizons = NO_HORIZONS
 

@@ -8,32 +8,32 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
+from state.declared import DeclaredTable
 from state.fence import WRITE_TRIES, Fence, FencedTable, TableWrite, Verdict, WriteRefused
-from state.rows.columns import DeclaredColumns, check_time_column
+from state.rows.columns import check_time_column
 from state.rows.expiring import ExpiryHorizons, select_unexpired
 from state.rows.python_rows import PutRows, check_unique, rows_of
+from state.rows.value_limits import ValueLimits
 from state.updates import Updatable
 from transactional.core.ports import Partials, StateKind
-from transactional.core.ports.expiry import Expiry
 from transactional.core.ports.split import WrittenPart
 from transactional.core.ports.staged import StagedFile
-from transactional.core.ports.state_parts import Reading, StateParts, StoreRecord
+from transactional.core.ports.state_parts import Reading, RowLookup, StateParts, StoreRecord
 from transactional.model.absent import Absent
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.model.durations import Duration, parse_microseconds
-from transactional.model.errors import ConfigError, ProtocolError, StoreMismatch, TableConflict
-from transactional.model.facts import BatchFacts
+from transactional.model.durations import Duration
+from transactional.model.errors import ProtocolError, StoreMismatch, TableConflict
+from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
 
 TableT = TypeVar("TableT", bound=FencedTable)
 
 
-class TableState(Updatable, StoreRecord, Reading, Generic[TableT]):
+class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
     """Key → values in a table that only the newest coordinator may write, and that is updated from a stream with or
     without user code.
 
@@ -52,48 +52,45 @@ class TableState(Updatable, StoreRecord, Reading, Generic[TableT]):
         values: str,
         *,
         kind: StateKind,
-        columns: Mapping[str, str] | None,
+        columns: Mapping[str, str] | None = None,
         deletes: bool = False,
         expires: str | None = None,
         after: Duration | None = None,
+        value_limits: ValueLimits | None = None,
+        check_types: Callable[[DeclaredTable], None] | None = None,
     ) -> None:
-        if kind is StateKind.NON_TRANSACTIONAL:
-            raise ConfigError(
-                f"state {table} can be StateKind.OPAQUE or StateKind.TRANSACTIONAL; only these survive a replay"
-            )
-        super().__init__(DeclaredColumns(table, key, values, columns, deletes=deletes))
+        self.declared = DeclaredTable(
+            self,
+            table,
+            key,
+            values,
+            kind=kind,
+            columns=columns,
+            deletes=deletes,
+            expires=expires,
+            age=after,
+            value_limits=value_limits,
+            check_types=check_types,
+        )
         self._fence = Fence(table, "", kind, self._unopened)
         self._store_id: str | None = None
         self._opened: TableT | None = None
         self._read_by: tuple[TransactionAttempt, AttemptId | None] | None = None
-        self._expiry: Expiry | None = None
-        self._horizon_of_attempt: tuple[TransactionAttempt, int | None] | None = None
-        self._expire_after(expires, after)
-
-    @property
-    def kind(self) -> StateKind:
-        """How the state treats a replay: transactional or opaque."""
-        return self._fence.kind
 
     @property
     def parts(self) -> StateParts:
         """The parts of every state in a table: it can be read, and records its store."""
-        return replace(super().parts, store_record=self, reading=self)
+        return StateParts(self.declared, self, store_record=self, reading=self)
 
-    def set_expiry(self, expiry: Expiry) -> None:
-        """Let rows expire so, from before it is opened. Raises `ConfigError` if its user has declared otherwise, or the
-        column is no timestamp."""
-        if self._expiry not in (None, expiry):
-            raise ConfigError(
-                f"state {self.table} is declared with expires=, but its update decides when its rows go; leave it out"
-            )
-        self._declared.set_expiry_column(expiry.column)
-        self._expiry = expiry
+    @property
+    def key(self) -> Schema:
+        """The key columns. Raises `ConfigError` as long as their types are not known."""
+        return self.declared.key
 
-    def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:
-        """Compute the expiry horizon of an attempt from the facts of its batch (see the port)."""
-        if self._expiry is not None:
-            self._horizon_of_attempt = attempt, self._expiry.horizon(facts)
+    @property
+    def values(self) -> Schema:
+        """The value columns. Raises `ConfigError` as long as they are not known."""
+        return self.declared.values
 
     # --- read from outside ----------------------------------------------------------------------------------------
 
@@ -103,7 +100,7 @@ class TableState(Updatable, StoreRecord, Reading, Generic[TableT]):
         With `committed_txid` the rows are those as of that transaction: a crash between the table and the coordinator's
         store leaves the table one transaction ahead.
         """
-        return self.computed.append_to(self._all_rows(committed_txid))
+        return self.declared.computed.append_to(self._all_rows(committed_txid))
 
     @abstractmethod
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
@@ -164,7 +161,7 @@ class TableState(Updatable, StoreRecord, Reading, Generic[TableT]):
 
     def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
         """Return the rows before this transaction whose column is in a range (see the port). Raises `Fenced`."""
-        check_time_column(self.columns.visible, column, self.table, "rows_between")
+        check_time_column(self.declared.columns.visible, column, self.declared.table, "rows_between")
         self._check_version_to_read(attempt)
         rows = self._open_table.rows_between(attempt.txid, column, after, until)
         horizons = self._horizons(attempt)
@@ -189,12 +186,6 @@ class TableState(Updatable, StoreRecord, Reading, Generic[TableT]):
         Raises `SchemaMismatch` for values of another type, `ConfigError` if keys of this state can't be deleted.
         """
         self._put_rows(attempt, self._rows.table(rows))
-
-    def check_put(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
-        """Raise `SchemaMismatch` for rows that `put` would refuse; write nothing."""
-        table = self._rows.table(rows)
-        if self.value_limits is not None:
-            self.value_limits.check(table, len(self.key))
 
     def put_parts(self, attempt: TransactionAttempt, parts: Sequence[WrittenPart]) -> None:
         """Put the rows that the tasks of a step have kept (see the port)."""
@@ -230,7 +221,7 @@ class TableState(Updatable, StoreRecord, Reading, Generic[TableT]):
         self._check_unchanged_since_read(attempt, version)
         attempt_id, horizons = attempt.attempt_id, self._horizons(attempt)
         if verdict is Verdict.WRITE and (rows.num_rows or staged or is_replay or self._writes_in_parts):
-            check_unique(rows, self._declared.key_names, self._declared.table)
+            check_unique(rows, self.declared.key_names, self.declared.table)
             write = TableWrite(attempt, rows, combine, staged, is_replay, horizons)
             self._confirm(attempt_id, lambda table: table.apply(write))
         elif verdict is not Verdict.NOTHING:
@@ -259,15 +250,9 @@ class TableState(Updatable, StoreRecord, Reading, Generic[TableT]):
 
     def _horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons | None:
         """Return the horizons that this attempt records over the loaded version. None if rows do not expire."""
-        if self._expiry is None:
+        if self.declared.expiry is None:
             return None
-        return self._open_table.horizons().advance(attempt.txid, self._horizon_of_batch(attempt))
-
-    def _horizon_of_batch(self, attempt: TransactionAttempt) -> int | None:
-        begun_attempt, horizon = self._horizon_of_attempt or (None, None)
-        if begun_attempt != attempt:
-            raise ProtocolError(f"state {self.table}, whose rows expire, was used by {attempt} before begin()")
-        return horizon
+        return self._open_table.horizons().advance(attempt.txid, self.declared.horizon_of_batch(attempt))
 
     def _select_unexpired(self, attempt: TransactionAttempt, rows: pa.Table) -> pa.Table:
         """Drop the rows that have expired for this transaction."""
@@ -276,41 +261,31 @@ class TableState(Updatable, StoreRecord, Reading, Generic[TableT]):
 
     @property
     def _expiring_column(self) -> str:
-        assert self._expiry is not None
-        return self._expiry.column
-
-    def _expire_after(self, expires: str | None, after: Duration | None) -> None:
-        if (expires is None) is not (after is None):
-            raise ConfigError(
-                f"state {self.table}: expires= and after= go together: the column that a row's age is counted from, "
-                "and the age at which it goes, like expires='seen', after='30 days'"
-            )
-        if expires is not None and after is not None:
-            self.set_expiry(Expiry(expires, parse_microseconds(after, f"state {self.table}: after=")))
+        assert self.declared.expiry is not None
+        return self.declared.expiry.column
 
     def _check_unchanged_since_read(self, attempt: TransactionAttempt, version: AttemptId | None) -> None:
         read_by, read_at = self._read_by or (None, None)
         if read_by == attempt and version not in (read_at, attempt.attempt_id):
             raise TableConflict(
-                f"state {self.table} of {self._fence.owner} was at version {read_at} when {attempt} read it and "
-                f"is at {version} now; nothing was written, the attempt has to be repeated"
+                f"state {self.declared.table} of {self._fence.owner} was at version {read_at} when {attempt} read it "
+                f"and is at {version} now; nothing was written, the attempt has to be repeated"
             )
 
     def _set_owner(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Check the columns and create the fence. The first step of `open`."""
-        self.columns.check(self.table)
-        self._fence = Fence(self.table, owner, self.kind, txid_of)
+        self.declared.columns.check(self.declared.table)
+        self._fence = Fence(self.declared.table, owner, self.declared.kind, txid_of)
 
     def _unopened(self, attempt_id: AttemptId) -> TxId:
-        raise ProtocolError(f"state {self.table} was used before open()")
+        raise ProtocolError(f"state {self.declared.table} was used before open()")
 
     @property
     def _open_table(self) -> TableT:
         if self._opened is None:
-            raise ProtocolError(f"state {self.table} was used before open()")
+            raise ProtocolError(f"state {self.declared.table} was used before open()")
         return self._opened
 
     @property
     def _rows(self) -> PutRows:
-        declared = self._declared
-        return PutRows(declared.state_columns, declared.table, self._fence.owner)
+        return self.declared.rows(self._fence.owner)

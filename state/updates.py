@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from state.rows.columns import DeclaredColumns, StateColumns, check_names
-from state.rows.value_limits import ValueLimits
 from transactional.core.ports import PersistentAggregate, State
 from transactional.model.aggregates import (
     Aggregate,
@@ -18,64 +16,13 @@ from transactional.model.aggregates import (
     TableAggregator,
     describe_aggregates,
 )
-from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Field, Schema
 from transactional.model.user_code.storm_names import NamesOfStates
 
 
 class Updatable(State, NamesOfStates):
-    """A state as its user declares it and its updates see it: its columns, and how they are updated without code."""
-
-    def __init__(self, declared: DeclaredColumns) -> None:
-        self._declared = declared
-        self.computed = ComputedColumns()
-        """What is computed of the stored columns when rows are read; its update says so."""
-
-    @property
-    def table(self) -> str:
-        """What messages call it: where it lies."""
-        return self._declared.table
-
-    @property
-    def key_names(self) -> tuple[str, ...]:
-        """The names of the key columns. Raises `ConfigError` as long as nobody has named them."""
-        return self._declared.key_names
-
-    @property
-    def known_key_names(self) -> tuple[str, ...] | None:
-        """The names of the key columns, None as long as nobody has named them."""
-        return self._declared.known_key_names
-
-    @property
-    def key(self) -> Schema:
-        """The key columns. Raises `ConfigError` as long as their types are not known."""
-        return self._declared.key
-
-    @property
-    def values(self) -> Schema:
-        """The value columns. Raises `ConfigError` as long as they are not known."""
-        return self._declared.values
-
-    @property
-    def columns(self) -> StateColumns:
-        """The final columns, with those that a state adds. Raises `ConfigError` while a type is unknown."""
-        return self._declared.state_columns
-
-    def bind(self, key: Schema, values: Schema) -> None:
-        """Fix the columns, once the schema of the input is known. Raises `ConfigError` where others are declared."""
-        self._declared.bind(key, values)
-
-    def allow_deletes(self) -> None:
-        """Let keys be deleted, from before it is opened."""
-        self._declared.allow_deletes()
-
-    @property
-    def value_limits(self) -> ValueLimits | None:
-        """What it refuses of what Arrow holds; None: nothing."""
-        return None
-
-    # --- updates without user code --------------------------------------------------------------------------------
+    """The updates of a state without user code, as its user names them."""
 
     def count(self, name: str = "count") -> StateUpdate:
         """Count the tuples per key, in column `name`."""
@@ -100,37 +47,29 @@ class Updatable(State, NamesOfStates):
 
     def aggregate(self, aggregates: Mapping[str, Aggregate] | None = None, /, **named: Aggregate) -> StateUpdate:
         """Several aggregates at once, each in its column: `aggregate(count=Count(), total=Sum("amount"))`."""
-        columns = {**(aggregates or {}), **named}
-        if not columns:
-            raise ConfigError(f"state {self.table}: aggregate() needs a column, for example aggregate(count=Count())")
-        for name, each in columns.items():
-            if not isinstance(each, Aggregate):
-                raise ConfigError(
-                    f"state {self.table}: {name}={each!r} is no aggregate such as Count() or Sum('amount'); one of "
-                    "your own extends state.Aggregate"
-                )
-        check_names([*(self.known_key_names or ()), *columns], self.table)
-        return StateUpdate(self, columns)
+        update: StateUpdate = self.parts.declared.aggregate({**(aggregates or {}), **named})
+        return update
 
 
 class StateUpdate(PersistentAggregate):
     """Aggregates a batch and merges it into a state: a committer without user code."""
 
     def __init__(
-        self, state: Updatable, aggregates: Mapping[str, Aggregate], key_names: tuple[str, ...] | None = None
+        self, state: State, aggregates: Mapping[str, Aggregate], key_names: tuple[str, ...] | None = None
     ) -> None:
         self._columns = StoredColumns.from_aggregates(aggregates)
         self._state, self._aggregates, self._key_names = state, self._columns.aggregates, key_names
-        state.computed = self._columns.computed
+        self._declared = state.parts.declared
+        self._declared.computed = self._columns.computed
 
     def group_by(self, *fields: str) -> StateUpdate:
         """The same update per value of these fields, which are the key of a state that was given none: all tuples are
         one row without fields. Raises `ConfigError` where the state has another key.
         """
-        known = self._state.known_key_names
+        known = self._declared.known_key_names
         if known is not None and known != fields:
             raise ConfigError(
-                f"state {self._state.table} has the key ({', '.join(known)}), and its update groups by "
+                f"state {self._declared.table} has the key ({', '.join(known)}), and its update groups by "
                 f"({', '.join(fields)}): make them agree, or leave out the state's key"
             )
         return StateUpdate(self._state, self._columns.requested, fields)
@@ -138,7 +77,8 @@ class StateUpdate(PersistentAggregate):
     @property
     def key_names(self) -> tuple[str, ...]:
         """The fields that it groups by: those of `group_by`, or the state's own key."""
-        return self._state.key_names if self._key_names is None else self._key_names
+        names = self._declared.known_key_names if self._key_names is None else self._key_names
+        return self._state.key.names if names is None else names
 
     @property
     def state(self) -> State:
@@ -162,7 +102,7 @@ class StateUpdate(PersistentAggregate):
                 Field(name, aggregate.type_for(_type_of(aggregate, input)))
                 for name, aggregate in self._aggregates.items()
             ]
-            self._state.bind(input.select(self.key_names), Schema(tuple(values)))
+            self._declared.bind(input.select(self.key_names), Schema(tuple(values)))
             self._columns.computed.fields(Schema((*self._state.key, *self._state.values)))
         except ConfigError as error:
             raise type(error)(f"{used_by}: {error}") from error
@@ -184,9 +124,9 @@ class StateUpdate(PersistentAggregate):
 
     def aggregator(self) -> TableAggregator:
         """The picklable part, which runs on executors."""
-        state, aggregates = self._state, tuple(self._aggregates.items())
-        how = state.table, state.value_limits, self._columns.computed
-        return TableAggregator(state.key, state.values, aggregates, *how)
+        declared, aggregates = self._declared, tuple(self._aggregates.items())
+        how = declared.table, declared.value_limits, self._columns.computed
+        return TableAggregator(self._state.key, self._state.values, aggregates, *how)
 
 
 def _type_of(aggregate: Aggregate, input: Schema) -> str:

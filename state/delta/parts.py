@@ -117,17 +117,17 @@ class DeltaStaging(Staging):
     def stager(self, owner: str) -> FileStager | None:
         """Return the stager with which tasks write large partial aggregates, for a table in the log layout on a
         disk."""
-        return None if self.state._declared.deletes else self.task_stager(owner)
+        return None if self.state.declared.deletes else self.task_stager(owner)
 
     def task_stager(self, owner: str) -> FileStager | None:
         """Return the stager with which tasks of a step write rows, deleted keys included, or None."""
-        if self.state._declared.are_complete and self.state.columns.horizon is not None:
+        if self.state.declared.are_complete and self.state.declared.columns.horizon is not None:
             return None
         settings = self._log_on_disk()
         if settings is None or settings.staged_bytes is None:
             return None
         return FileStager(
-            Path(self.state.location.uri), owner, self.state.columns.written_columns, settings.staged_bytes
+            Path(self.state.location.uri), owner, self.state.declared.columns.written_columns, settings.staged_bytes
         )
 
     def scratch(self, owner: str) -> FileScratch | None:
@@ -141,12 +141,14 @@ class DeltaStaging(Staging):
     def _log_on_disk(self) -> LogLayout | None:
         """Return the settings of a table in the log layout on a disk, to which executors can write, else None."""
         is_on_disk = not self.state.location.is_catalog_name and self.state.location.scheme == "file"
-        if not is_on_disk or not self.state._declared.are_complete:
+        if not is_on_disk or not self.state.declared.are_complete:
             return None
-        if not is_plain(self.state.columns.txid):
+        if not is_plain(self.state.declared.columns.txid):
             return None
         try:
-            return self.state.log_layout or (LogLayout() if is_log(self.state.location, self.state.columns) else None)
+            return self.state.log_layout or (
+                LogLayout() if is_log(self.state.location, self.state.declared.columns) else None
+            )
         except OperatingError:  # torn by a power cut: the leader repairs it when it opens the table, which is later
             return None
 
@@ -171,13 +173,13 @@ class DeltaExamination(TableExamination):
         """Return the place of the table, for programs that read it without the state."""
         uri = None if self.state.location.is_catalog_name else self.state.location.uri
         name, options = self.state.location.name, self.state.location.storage_options
-        return TableAddress.of("delta", uri, self.state.columns, name, options, self.state._expiry)
+        return TableAddress.of("delta", uri, self.state.declared.columns, name, options, self.state.declared.expiry)
 
     def examine(self, topology_id: str, component_id: str) -> ExaminedDelta | None:
         """Return the table for the doctor, or None for a name in a catalog. Raises `OperatingError`."""
         from state.delta.doctor import ExaminedDelta  # loaded by the doctor alone
 
-        expires = None if self.state._expiry is None else self.state._expiry.column
+        expires = None if self.state.declared.expiry is None else self.state.declared.expiry.column
         return (
             None
             if self.state.location.is_catalog_name

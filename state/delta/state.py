@@ -83,9 +83,9 @@ class DeltaMapState(DeltaState):
         super().__init__(name, key, values, kind=kind, columns=columns, deletes=deletes, expires=expires, after=after)
         self._layout, self.log_layout = _checked_layout(layout, self.location)
         if self.log_layout is not None:
-            check_folder((columns or {}).get("txid", "txid"), self.table)
+            check_folder((columns or {}).get("txid", "txid"), self.declared.table)
         self._properties = dict(properties or {})
-        check_new_properties(self._properties, self.table)
+        check_new_properties(self._properties, self.declared.table)
         self.resolved = self.location
 
     @property
@@ -103,7 +103,7 @@ class DeltaMapState(DeltaState):
 
     def identity(self) -> Mapping[str, str]:
         """Return location, key, values and kind, which the fingerprint of a topology has."""
-        return {"delta": str(self.location), "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
+        return self.declared.identity(delta=str(self.location))
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Create the table, or check the existing one (see the port).
@@ -146,7 +146,7 @@ class DeltaMapState(DeltaState):
         end_txid = None if committed_txid is None else TxId(committed_txid + 1)
         names, table = DIALECTS[dialect], self._reading()
         stored = Schema((*table.columns.key, *table.columns.values))
-        return self.computed.select(table.make_view_query(end_txid, names, source), stored, names.name)
+        return self.declared.computed.select(table.make_view_query(end_txid, names, source), stored, names.name)
 
     def reader(self, owner: str) -> DeltaReader:
         """A reader of the table of `<topology>/<component>` (see the port)."""
@@ -154,9 +154,9 @@ class DeltaMapState(DeltaState):
 
     def _reading(self, owner: str | None = None) -> TableReader:
         """Open the table for reading. The writer's open table is not used, since a reader would move it on."""
-        declared = self._declared
+        declared = self.declared
         is_known = declared.are_complete
-        columns = declared.state_columns if is_known else columns_of(self.resolved, self.key_names, declared.names)
+        columns = declared.columns if is_known else columns_of(self.resolved, declared.key_names, declared.names)
         return open_to_read(self.resolved, self._fence.owner if owner is None else owner, columns)
 
     def compact(self) -> None:
@@ -193,7 +193,9 @@ class DeltaMapState(DeltaState):
         self._open_table.loaded.check_unchanged()
         super().fence(attempt_id)
         if added := [name for name in self._open_table.loaded.missing_columns.names if name not in self._history_names]:
-            _log.warning("%s: columns %s added; the existing rows have NULL in them", self.table, ", ".join(added))
+            _log.warning(
+                "%s: columns %s added; the existing rows have NULL in them", self.declared.table, ", ".join(added)
+            )
 
         def add_columns(version: AttemptId) -> None:
             self._fence.check(version, attempt_id)
@@ -203,15 +205,15 @@ class DeltaMapState(DeltaState):
 
     @property
     def _history_names(self) -> list[str]:
-        return list(map(self.columns.prev, self.values.names))
+        return list(map(self.declared.columns.prev, self.values.names))
 
     @property
     def _request(self) -> TableRequest:
         return TableRequest(
             self.resolved,
-            self.table,
+            self.declared.table,
             self._fence.owner,
-            self.columns,
+            self.declared.columns,
             self._layout,
             self.log_layout,
             properties=self._properties,

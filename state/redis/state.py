@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
+from state.declared import DeclaredTable
 from state.examined import ExaminedTable
 from state.redis.reading import RedisReader
 from state.redis.registration import RedisRegistration
@@ -29,7 +31,6 @@ from transactional.model.durations import Duration
 from transactional.model.errors import ConfigError, SchemaMismatch, StoreMismatch
 from transactional.model.names import owner_of
 from transactional.model.plumbing.redaction import without_login
-from transactional.model.schema import Schema
 
 
 class RedisMapState(TableState[RowTable], Durability, Rewind, TableExamination):
@@ -67,35 +68,26 @@ class RedisMapState(TableState[RowTable], Durability, Rewind, TableExamination):
     ) -> None:
         self._location, self._table_name, self._durability = without_login(url), table, "disk"
         name = f"{table!r} in {self._location}"
-        super().__init__(name, key, values, kind=kind, columns=None, deletes=deletes, expires=expires, after=after)
+        options: dict[str, Any] = {"deletes": deletes, "expires": expires, "after": after}
+        super().__init__(
+            name, key, values, kind=kind, value_limits=ValueLimits(name), check_types=_check_types, **options
+        )
         if not table.strip() or "{" in table or "}" in table:
-            raise ConfigError(f"state {self.table}: a name in Redis must not be empty and has no braces")
+            raise ConfigError(f"state {self.declared.table}: a name in Redis must not be empty and has no braces")
         self._url, self._timeout_ms = url, timeout_ms
-        self._server = Server(url, self.table, timeout_ms=timeout_ms)
-        self._check_types()
+        self._server = Server(url, self.declared.table, timeout_ms=timeout_ms)
 
     def __repr__(self) -> str:
-        return f"RedisMapState({self.table})"
+        return f"RedisMapState({self.declared.table})"
 
     @property
     def parts(self) -> StateParts:
         """The parts of the state: it can go back by one transaction, and checks how durable the server is."""
         return replace(super().parts, durability=self, rewind=self, examination=self)
 
-    @property
-    def value_limits(self) -> ValueLimits:
-        """Its values go through Python."""
-        return ValueLimits(self.table)
-
     def identity(self) -> Mapping[str, str]:
         """Server without user and password, table, key, values, kind."""
-        table = {"redis": self._location, "table": self._table_name}
-        return {**table, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
-
-    def bind(self, key: Schema, values: Schema) -> None:
-        """Fix the columns, once the schema of the input is known (see `TableState`)."""
-        super().bind(key, values)
-        self._check_types()
+        return self.declared.identity(redis=self._location, table=self._table_name)
 
     def set_durability(self, durability: str) -> None:
         """What `open` requires of the server."""
@@ -114,37 +106,39 @@ class RedisMapState(TableState[RowTable], Durability, Rewind, TableExamination):
         self._opened = self._table(rows)
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        return self._stored_rows("").visible_rows(committed_txid, None if self._expiry is None else self._expiry.column)
+        return self._stored_rows("").visible_rows(
+            committed_txid, None if self.declared.expiry is None else self.declared.expiry.column
+        )
 
     def address(self) -> TableAddress:
         """The server, with the login, and the table in it."""
-        return TableAddress.of("redis", self._url, self.columns, self._table_name, expiry=self._expiry)
+        return TableAddress.of("redis", self._url, self.declared.columns, self._table_name, expiry=self.declared.expiry)
 
     def examine(self, topology_id: str, component_id: str) -> ExaminedTable:
         """The table as the doctor sees it. Raises `OperatingError`, `ConfigError` when the server refuses."""
         try:
             found = self._registration(owner_of(topology_id, component_id)).check()
         except (SchemaMismatch, StoreMismatch) as error:
-            return ExaminedTable(self.table, component_id, refusal=error)
+            return ExaminedTable(self.declared.table, component_id, refusal=error)
         finally:
             if self._opened is None:
                 self._server.close()
         if found is None:
-            return ExaminedTable(self.table, component_id)
+            return ExaminedTable(self.declared.table, component_id)
         version, rewound_to, store_id = found.version, found.rewound_to, found.store_id
-        return ExaminedTable(self.table, component_id, version, rewound_to=rewound_to, store_id=store_id)
+        return ExaminedTable(self.declared.table, component_id, version, rewound_to=rewound_to, store_id=store_id)
 
     def reader(self, owner: str) -> RedisReader:
         """A reader of the table of `<topology>/<component>`, with a connection of its own (see the port)."""
-        server = Server(self._url, self.table, timeout_ms=self._timeout_ms)
-        return RedisReader(server, self._table_name, self.columns, owner=owner, name=self.table)
+        server = Server(self._url, self.declared.table, timeout_ms=self._timeout_ms)
+        return RedisReader(server, self._table_name, self.declared.columns, owner=owner, name=self.declared.table)
 
     def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """What going back would undo (see the port): one transaction, the newest, at most."""
         rows = self._stored_rows(owner_of(topology_id, component_id))
         found = rows.check()
         at = self._table(rows).transaction_to_undo(None if found is None else found.version, target)
-        return describe_rewind(self.table, at)
+        return describe_rewind(self.declared.table, at)
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one script (see the port)."""
@@ -156,14 +150,17 @@ class RedisMapState(TableState[RowTable], Durability, Rewind, TableExamination):
         self._server.close()
 
     def _registration(self, owner: str) -> RedisRegistration:
-        return RedisRegistration(self._server, self._table_name, self.columns, owner=owner, name=self.table)
+        return RedisRegistration(
+            self._server, self._table_name, self.declared.columns, owner=owner, name=self.declared.table
+        )
 
     def _table(self, rows: RedisRows) -> RowTable:
-        return RowTable(rows, self.columns, self.table, self.value_limits)
+        return RowTable(rows, self.declared)
 
     def _stored_rows(self, owner: str) -> RedisRows:
-        return RedisRows(self._server, self._table_name, self.columns, owner=owner, name=self.table)
+        return RedisRows(self._server, self._table_name, self.declared.columns, owner=owner, name=self.declared.table)
 
-    def _check_types(self) -> None:
-        if self._declared.are_complete:
-            RowCodec(self.key, self.values, self.table)
+
+def _check_types(declared: DeclaredTable) -> None:
+    if declared.are_complete:
+        RowCodec(declared.key, declared.values, declared.table)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from sqlalchemy import Connection
 
+from state.declared import DeclaredTable
 from state.examined import ExaminedTable
 from state.row_table import RowTable
 from state.rows.going_back import describe_rewind, transaction_undone_by
@@ -33,7 +35,6 @@ from transactional.model.attempt import AttemptId, TxId
 from transactional.model.durations import Duration
 from transactional.model.errors import SchemaMismatch, StoreMismatch
 from transactional.model.names import owner_of
-from transactional.model.schema import Schema
 
 TRANSACTIONS_PER_REMOVAL = 8
 """Maintenance removes expired rows once in this number of transactions."""
@@ -75,12 +76,13 @@ class SqlMapState(TableState[RowTable], Rewind, TableExamination, TableMaintenan
         self._database = Database(url, timeout_ms=timeout_ms)
         self._table_name, self._maintenance_calls = table, 0
         name = f"{table!r} in {self._database}"
-        super().__init__(name, key, values, kind=kind, columns=columns, deletes=deletes, expires=expires, after=after)
-        check_name(table, self.table)
-        self._check_types()
+        check_name(table, name)
+        options: dict[str, Any] = {"columns": columns, "deletes": deletes, "expires": expires, "after": after}
+        limits = ValueLimits(name, zero_bytes=self._database.is_sqlite)  # PostgreSQL has no zero bytes in text
+        super().__init__(name, key, values, kind=kind, value_limits=limits, check_types=_check_types, **options)
 
     def __repr__(self) -> str:
-        return f"SqlMapState({self.table})"
+        return f"SqlMapState({self.declared.table})"
 
     @property
     def parts(self) -> StateParts:
@@ -94,36 +96,25 @@ class SqlMapState(TableState[RowTable], Rewind, TableExamination, TableMaintenan
 
     def address(self) -> TableAddress:
         """The database, with the login, and the table in it."""
-        url, expiry = self._database.url, self._expiry
-        return TableAddress.of("sql", url, self.columns, self._table_name, expiry=expiry)
+        url, declared = self._database.url, self.declared
+        return TableAddress.of("sql", url, declared.columns, self._table_name, expiry=declared.expiry)
 
     def examine(self, topology_id: str, component_id: str) -> ExaminedTable:
         """Return the table as the doctor sees it. Raises `OperatingError`, `ConfigError` if the database refuses."""
         if not self._database.exists():
-            return ExaminedTable(self.table, component_id)
+            return ExaminedTable(self.declared.table, component_id)
         registration, name = self._registration(owner_of(topology_id, component_id)), self._table_name
         with self._reading() as connection:
             try:
                 version = registration.check(connection)
             except (SchemaMismatch, StoreMismatch) as error:
-                return ExaminedTable(self.table, component_id, refusal=error)
+                return ExaminedTable(self.declared.table, component_id, refusal=error)
             notes = {"rewound_to": REWINDS.read(connection, name), "store_id": STORES.read(connection, name)}
-            return ExaminedTable(self.table, component_id, version, **notes)
-
-    @property
-    def value_limits(self) -> ValueLimits:
-        """Its values go through Python; PostgreSQL has no zero bytes in text."""
-        return ValueLimits(self.table, zero_bytes=self._database.is_sqlite)
+            return ExaminedTable(self.declared.table, component_id, version, **notes)
 
     def identity(self) -> Mapping[str, str]:
         """Database without user and password, table, key, values, kind."""
-        table = {"sql": self._database.identity, "table": self._table_name}
-        return {**table, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
-
-    def bind(self, key: Schema, values: Schema) -> None:
-        """Fix the columns, once the schema of the input is known (see `TableState`)."""
-        super().bind(key, values)
-        self._check_types()
+        return self.declared.identity(sql=self._database.identity, table=self._table_name)
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Create the table, or check the existing one (see the port).
@@ -135,13 +126,13 @@ class SqlMapState(TableState[RowTable], Rewind, TableExamination, TableMaintenan
         self._database.check_writable()
         self._set_owner(owner, txid_of)
         registration = self._registration(owner)
-        store = SqlRows(self._database, registration, self.table)
+        store = SqlRows(self._database, registration, self.declared.table)
         store.open(self._store_id)
-        self._opened = RowTable(store, self.columns, self.table, self.value_limits)
+        self._opened = RowTable(store, self.declared)
 
     def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Remove expired rows, once in several transactions, as those of one transaction share pages with others."""
-        if self._expiry is None or self._opened is None:
+        if self.declared.expiry is None or self._opened is None:
             return
         self._maintenance_calls += 1
         if self._maintenance_calls % TRANSACTIONS_PER_REMOVAL == 0:
@@ -150,9 +141,9 @@ class SqlMapState(TableState[RowTable], Rewind, TableExamination, TableMaintenan
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
         registration = self._registration(self._fence.owner)
         try:
-            with raising_ours(self.table), self._database.reading(is_snapshot=True) as connection:
-                rows = RowsToRead(registration.rows, self.columns, self.columns)
-                expiry = read_horizons(connection, self._table_name) if self._expiry is not None else None
+            with raising_ours(self.declared.table), self._database.reading(is_snapshot=True) as connection:
+                rows = RowsToRead(registration.rows, self.declared.columns, self.declared.columns)
+                expiry = read_horizons(connection, self._table_name) if self.declared.expiry is not None else None
                 horizon = None if expiry is None else expiry[1].for_reader(committed_txid)
                 return rows.without_columns(registration.missing_columns(connection)).read_unexpired(
                     connection, committed_txid, horizon
@@ -164,17 +155,19 @@ class SqlMapState(TableState[RowTable], Rewind, TableExamination, TableMaintenan
     def reader(self, owner: str) -> SqlReader:
         """A reader of the table of `<topology>/<component>`, with connections of its own (see the port)."""
         database, registration = self._database.for_reading(), self._registration(owner)
-        return SqlReader(database, registration, self.table, self.columns)
+        return SqlReader(database, registration, self.declared.table, self.declared.columns)
 
     def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """Return what a rewind would undo (see the port): at most the newest transaction."""
         if not self._database.exists():
-            return f"state {self.table}: there is nothing of it"
+            return f"state {self.declared.table}: there is nothing of it"
         registration = self._registration(owner_of(topology_id, component_id))
         with self._reading() as connection:
             version = registration.check(connection)
             oldest_known = TxId(REWINDS.read(connection, self._table_name) or 0)
-        return describe_rewind(self.table, transaction_undone_by(version, oldest_known, target, self.table))
+        return describe_rewind(
+            self.declared.table, transaction_undone_by(version, oldest_known, target, self.declared.table)
+        )
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one database transaction (see the port)."""
@@ -189,15 +182,13 @@ class SqlMapState(TableState[RowTable], Rewind, TableExamination, TableMaintenan
     def _reading(self) -> Iterator[Connection]:
         """A transaction that only reads, also where nobody may write. Raises `OperatingError`, `ConfigError`."""
         database = self._database.for_reading()
-        with closing(database), raising_ours(self.table), database.reading() as connection:
+        with closing(database), raising_ours(self.declared.table), database.reading() as connection:
             yield connection
 
     def _registration(self, owner: str) -> Registration:
-        rows = StateTable(self._table_name, self.columns, is_sqlite=self._database.is_sqlite)
-        return Registration(rows, self.columns, name=self.table, owner=owner)
+        rows = StateTable(self._table_name, self.declared.columns, is_sqlite=self._database.is_sqlite)
+        return Registration(rows, self.declared.columns, name=self.declared.table, owner=owner)
 
-    def _check_types(self) -> None:
-        declared = self._declared
-        check_columns(
-            declared.state_columns.all_columns if declared.are_complete else declared.typed_columns, self.table
-        )
+
+def _check_types(declared: DeclaredTable) -> None:
+    check_columns(declared.columns.all_columns if declared.are_complete else declared.typed_columns, declared.table)

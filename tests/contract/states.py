@@ -112,7 +112,7 @@ class StagedMapState(DeltaMapState):
         if stager is None or not partials.table.num_rows or not STAGEABLE.issuperset(partials.combine.values()):
             return partials
         rows = self._rows.from_partials(partials)
-        check_unique(rows, self.key.names, self.table)
+        check_unique(rows, self.key.names, self.declared.table)
         other, less = rows, rows
         for name, how in partials.combine.items():
             if how == "sum":
@@ -191,7 +191,7 @@ class Place:
         goes: dict[str, Any] = {"deletes": deletes, "expires": expires, "after": after}
         state = self.unopened(key, values, kind=kind, columns=columns, **goes)
         if expiry is not None:
-            state.set_expiry(expiry)
+            state.declared.set_expiry(expiry)
         self.opened.append(state)
         state.set_store_id(store_id)
         state.open(owner, self.txids.__getitem__)

@@ -136,7 +136,7 @@ class History:
         known = [each for each in (self.horizon, now - AFTER_S) if each is not None]
         horizon = max(known)
         before = {word: row for word, row in self.model.items() if exists(row, horizon)}
-        state.begin(attempt, facts(now))
+        state.declared.begin(attempt, facts(now))
         low, high = now - random.randrange(20), now - random.randrange(5)
         found = state.rows_between(attempt, "at", *(round(each * 1e6) for each in (low, high)))
         closing = {word: row for word, row in self.model.items() if row[1] is not None and at(low) < row[1] <= at(high)}
@@ -222,7 +222,7 @@ def test_it_is_removed_by_the_horizon_of_the_transaction_before(place: Place) ->
     state = expiring(place)
     for txid, now in ((1, 1), (2, 11), (3, 12)):
         attempt = place.attempt(txid, txid)
-        state.begin(attempt, facts(now))
+        state.declared.begin(attempt, facts(now))
         new: Mapping[Key, Any] = {("cat" if txid == 1 else "dog",): (txid, at(now))}
         state.put(attempt, new)
         assert "cat" not in content(state) or txid == 1
@@ -236,7 +236,7 @@ def stored_rows(state: AnyState) -> int:
     """How many rows the table has, whoever may see them."""
     if isinstance(state, DeltaMapState):
         return state._open_table.loaded.row_count()
-    state._expiry = None
+    state.declared.expiry = None
     return int(state.read().num_rows)
 
 
@@ -258,7 +258,7 @@ def test_a_table_gains_rows_that_expire_by_its_key(place: Place) -> None:
     state = place.state("word string, at timestamp", "count long", expires="at", after="10 seconds")
     place.fence(state, 1, 2)
     attempt = place.attempt(2, 3)
-    state.begin(attempt, facts(20))
+    state.declared.begin(attempt, facts(20))
     state.put(attempt, {})
     assert content(state) == {("dog", None): 1}
 
@@ -275,7 +275,7 @@ def test_a_table_gains_rows_that_expire(place: Place) -> None:
     state = expiring(place)
     place.fence(state, 1, 2)
     attempt = place.attempt(2, 3)
-    state.begin(attempt, facts(20))
+    state.declared.begin(attempt, facts(20))
     assert dict(state.items(attempt)) == {("dog",): (1, None)}
     state.put(attempt, {})
     assert content(state) == {"dog": (1, None)}
@@ -302,9 +302,9 @@ def test_what_can_not_expire_is_told(said: dict[str, Any], told: str) -> None:
 
 def test_an_update_may_decide_when_its_rows_go_unless_its_user_does() -> None:
     state = MemoryMapState("word string", VALUES, expires="at", after="1 minute")
-    state.set_expiry(Expiry("at", 60_000_000))
+    state.declared.set_expiry(Expiry("at", 60_000_000))
     with pytest.raises(ConfigError, match="leave it out"):
-        state.set_expiry(Expiry("at", 60_000_000, Time.EVENT))
+        state.declared.set_expiry(Expiry("at", 60_000_000, Time.EVENT))
 
 
 class RemovesByTheNewHorizon(MemoryMapState):
@@ -330,8 +330,10 @@ class GoesByTheClock(MemoryMapState):
 
     times: Iterator[int] = iter(range(0, 10**9, 3))
 
-    def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:
-        super().begin(attempt, BatchFacts(next(self.times) * 1_000))
+    def __init__(self, *columns: Any, **options: Any) -> None:
+        super().__init__(*columns, **options)
+        begin = self.declared.begin
+        self.declared.begin = lambda attempt, facts: begin(attempt, BatchFacts(next(self.times) * 1_000))  # type: ignore[method-assign]
 
 
 class CarriesOnWithTheOldValue(MemoryMapState):
@@ -348,7 +350,7 @@ class TakesADeadAttemptsHorizon(MemoryMapState):
 
     def _horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons:
         stored = self.stored.horizons
-        return ExpiryHorizons(TxId(0), stored.current).advance(attempt.txid, self._horizon_of_batch(attempt))
+        return ExpiryHorizons(TxId(0), stored.current).advance(attempt.txid, self.declared.horizon_of_batch(attempt))
 
 
 WRONG = [

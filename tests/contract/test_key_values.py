@@ -26,7 +26,7 @@ def worked(state: AnyState, attempt: TransactionAttempt, before: Model, random: 
     for number in [each for each in range(together) for _ in range(random.randrange(6))]:
         word = random.choice(WORDS)
         word = f"{number} {word}" if number else word
-        match random.randrange(5 if state.columns.deletes else 4):
+        match random.randrange(5 if state.declared.columns.deletes else 4):
             case 0:
                 assert dict(values.items()) == model
             case 1:

@@ -113,7 +113,7 @@ class History:
         horizon, before = None, dict(self.model)
         if self.shape.expiry is not None:
             late = minute(int(attempt.txid))
-            state.begin(attempt, BatchFacts(10**9, _micros(late)))
+            state.declared.begin(attempt, BatchFacts(10**9, _micros(late)))
             horizon = late - timedelta(microseconds=EXPIRY.after_us)
             before = _left(before, horizon)
             low, high = minute(attempt.txid - 6), minute(attempt.txid - 4)

@@ -207,7 +207,7 @@ def test_every_form_of_the_rule(form: str, case: Case, tmp_path: Path, monkeypat
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_rule_as_spark_reads_it(case: Case, tmp_path: Path, spark: SparkSession) -> None:
     in_delta(tmp_path, case)
-    columns = DeltaMapState("t", "key string", "value long", deletes=case.deletes).columns
+    columns = DeltaMapState("t", "key string", "value long", deletes=case.deletes).declared.columns
     read = spark.sql(visible_rows(columns, TxId(TXID), SPARK_SQL, f"delta.`{tmp_path / 't'}`")).toArrow().to_pylist()
     assert case.does is None or {row["key"]: row["value"] for row in read} == case.seen
 

@@ -148,7 +148,7 @@ def test_passwords_are_not_shown() -> None:
     state = RedisMapState("redis://me:hidden@127.0.0.1:1/0", "words", "word string", "count long", timeout_ms=500)
     with pytest.raises(OperatingError, match="Redis does not respond") as raised:
         state.open(OWNER, unknown)
-    assert "hidden" not in f"{raised.value}{state.table}{state.identity()}{state!r}"
+    assert "hidden" not in f"{raised.value}{state.declared.table}{state.identity()}{state!r}"
 
 
 # --- a server that is killed, and one that has lost writes ---------------------------------------------------------

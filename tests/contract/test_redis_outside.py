@@ -77,7 +77,7 @@ class Going:
         """One attempt at a transaction, five seconds after the one before it. Rows go by being deleted, or by their
         times."""
         attempt, second = self.place.attempt(txid, attempt_id or 10 * txid), 5 * txid
-        self.state.begin(attempt, BatchFacts(1_000 * second))
+        self.state.declared.begin(attempt, BatchFacts(1_000 * second))
         rows: dict[Any, Any] = {
             (word,): (count, at(second + (100 if word == "stays" else 0))) for word, count in words.items()
         }
@@ -271,7 +271,7 @@ def test_what_is_left_of_rows_that_expire(place: Place) -> None:
     state = expiring(place)
     for txid in range(1, 9):
         attempt = place.attempt(txid, txid)
-        state.begin(attempt, BatchFacts(txid * 20_000))
+        state.declared.begin(attempt, BatchFacts(txid * 20_000))
         state.put(attempt, {(f"word {txid}",): (txid, datetime.fromtimestamp(20 * txid, UTC))})
     client: Any = state._server.client  # type: ignore[union-attr]
     _, rows, _, expiry = keys_of(place.table)

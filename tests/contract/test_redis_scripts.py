@@ -64,7 +64,9 @@ class HurtPlace(Place):
         def write_twice(attempt: TransactionAttempt, rows: pa.Table, *more: Any) -> None:
             whole, table._write = table._write, dying(state, random.randrange(1, 12))
             others = rows.slice(random.randrange(rows.num_rows + 1))
-            if before and state.kind is StateKind.OPAQUE:  # of a transactional one each attempt is given the same rows
+            if (
+                before and state.declared.kind is StateKind.OPAQUE
+            ):  # of a transactional one each attempt is given the same rows
                 others = random.choice([*before, others])
             before[:] = [rows.slice(random.randrange(rows.num_rows + 1))]
             with pytest.raises(OperatingError, match="refused"):
@@ -174,7 +176,7 @@ def rows_of(words: Mapping[str, int | None]) -> Any:
 def put(place: Place, state: Any, txid: int, attempt_id: int, words: Mapping[str, int | None]) -> None:
     """An attempt at a transaction."""
     attempt = place.attempt(txid, attempt_id)
-    state.begin(attempt, BatchFacts(round(NOON.timestamp() * 1_000)))
+    state.declared.begin(attempt, BatchFacts(round(NOON.timestamp() * 1_000)))
     state.put(attempt, rows_of(words))
 
 
@@ -225,7 +227,7 @@ def test_a_server_whose_memory_is_full_has_written_nothing(tmp_path: Path, monke
             return write(*given)
 
         monkeypatch.setattr(table, "_write", write_to_a_full_server)
-        with pytest.raises(OperatingError, match=f"^state {state.table}: Redis reports: command not allowed"):
+        with pytest.raises(OperatingError, match=f"^state {state.declared.table}: Redis reports: command not allowed"):
             state.put(full.attempt(2, 2), {("cat",): (2,), ("dog",): ABSENT})
         monkeypatch.undo()
         server.client().config_set("maxmemory", 0)

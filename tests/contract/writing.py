@@ -82,7 +82,7 @@ class Way:
 def begun(state: DeltaMapState, place: Place, txid: int, attempt_id: int) -> TransactionAttempt:
     """An attempt; from the fourth transaction on what was seen at first has expired."""
     attempt = place.attempt(txid, attempt_id)
-    state.begin(attempt, BatchFacts(5_000 if txid < 4 else 20_000))
+    state.declared.begin(attempt, BatchFacts(5_000 if txid < 4 else 20_000))
     return attempt
 
 

@@ -28,7 +28,7 @@ class InMemory(MemoryMapState):
 
     def _table(self) -> RowTable:
         rows = self.rows_of(self.stored, self.key, self.values)
-        return RowTable(rows, self.columns, self.table, self.value_limits, self.rule)
+        return RowTable(rows, self.declared, self.rule)
 
 
 def over(rows: type[MemoryRows]) -> type[InMemory]:
@@ -179,7 +179,7 @@ class OpenFence(Fence):
 class NoFence(InMemory):
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
-        self._fence = OpenFence(self.table, owner, self.kind, txid_of)
+        self._fence = OpenFence(self.declared.table, owner, self.declared.kind, txid_of)
 
 
 class NotLooking(InMemory):
@@ -195,7 +195,7 @@ class TooMuchRead(InMemory):
 class CountsTwice(InMemory):
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
-        self._fence = Fence(self.table, owner, StateKind.OPAQUE, txid_of)
+        self._fence = Fence(self.declared.table, owner, StateKind.OPAQUE, txid_of)
 
 
 class NoEmptyBatch(InMemory):

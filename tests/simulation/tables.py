@@ -148,13 +148,13 @@ class SimulatedState(MemoryMapState, TableMaintenance):
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
-        self._fence = counting = CountingFence(self.table, owner, self.kind, txid_of)
+        self._fence = counting = CountingFence(self.declared.table, owner, self.declared.kind, txid_of)
         counting.reached = self._reached
 
     def of_process(self, before: Before) -> Self:
         """A new handle, of another process. Its columns need no second check."""
         handle = copy(self)
-        handle._opened = self._table()
+        handle.declared, handle._opened = copy(self.declared), self._table()
         handle._before = before
         return handle
 
@@ -269,18 +269,18 @@ class SimulatedState(MemoryMapState, TableMaintenance):
         """The table's rows after a write, of which a replay may change none."""
         if verdict is not Verdict.WRITE:
             return self.stored.rows
-        check = SumCheck(self.table, self.values, [combine[name] for name in self.values.names])
+        check = SumCheck(self.declared.table, self.values, [combine[name] for name in self.values.names])
         return self._written(attempt.txid, rows, check, self._next_horizons(attempt))
 
     def _next_horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons:
         return (
             NO_HORIZONS
-            if self._expiry is None
-            else self.stored.horizons.advance(attempt.txid, self._horizon_of_batch(attempt))
+            if self.declared.expiry is None
+            else self.stored.horizons.advance(attempt.txid, self.declared.horizon_of_batch(attempt))
         )
 
     def _horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons | None:
-        return None if self._expiry is None else self._next_horizons(attempt)
+        return None if self.declared.expiry is None else self._next_horizons(attempt)
 
     def _check_not_moved(self, loaded: AttemptId | None) -> None:
         if self.stored.version != loaded:
@@ -299,7 +299,7 @@ class SimulatedState(MemoryMapState, TableMaintenance):
         dead = (row for key, row in self.stored.rows.items() if row.txid == txid and rows.get(key) is not ABSENT)
         self._reached["a replay restores what a dead attempt has deleted"] += any(row.value is ABSENT for row in dead)
         self._reached["a dead attempt's rows go back"] += goes_back
-        after = self.rule(self.columns, txid, check, horizons).apply(self.stored.rows, rows)
+        after = self.rule(self.declared.columns, txid, check, horizons).apply(self.stored.rows, rows)
         return {key: row for key, row in after.items() if row is not None}
 
 
@@ -313,7 +313,7 @@ class SimulatedLetters(MemoryMapState):
     def of_process(self, before: Before) -> Self:
         """A new handle, of another process."""
         handle = copy(self)
-        handle._opened = self._table()
+        handle.declared, handle._opened = copy(self.declared), self._table()
         handle._before = before
         return handle
 

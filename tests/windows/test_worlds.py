@@ -72,7 +72,7 @@ class TooEarly(FlakyState):
 
     def clean_up(self, attempt: Any) -> None:
         """A replay would need them."""
-        horizon = self._horizon_of_batch(attempt) if self._expiry is not None else None
+        horizon = self.declared.horizon_of_batch(attempt) if self.declared.expiry is not None else None
         if horizon is not None:
             rows = self.stored.rows
             self.stored.rows = {key: row for key, row in rows.items() if since_1970(key[-1]) > horizon}

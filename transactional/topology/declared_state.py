@@ -60,7 +60,7 @@ def check_is_state(kind: str, bolt_id: str, state: Any) -> None:
 def check_deletes(bolt_id: str, state: State) -> None:
     """Allow a state to delete keys. Raises `ConfigError` if it can't."""
     try:
-        state.allow_deletes()
+        state.parts.declared.allow_deletes()
     except ConfigError as error:
         text = f"windowed bolt {bolt_id!r}: {error}, as those of tuples whose windows have closed"
         raise type(error)(text) from error
@@ -109,6 +109,6 @@ def bind_declared(bolt_id: str, text: str, state: State) -> None:
     """Set the columns of a state to those that its bolt declares. Raises `ConfigError` if it has other ones."""
     key, values = declared_columns(bolt_id, text)
     try:
-        state.bind(key, values)
+        state.parts.declared.bind(key, values)
     except ConfigError as error:
         raise type(error)(f"stateful bolt {bolt_id!r} declares the state {text!r}: {error}") from error

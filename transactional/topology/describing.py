@@ -70,7 +70,7 @@ def _describe_component(component: Component, plan: StagePlan, step: Step | None
     if step is not None:
         description["finishes"] = str(step)
     if component.state is not None:
-        description["state"] = {"kind": component.state.kind.value, **component.state.identity()}
+        description["state"] = {"kind": component.state.parts.declared.kind.value, **component.state.identity()}
     return description
 
 

@@ -120,9 +120,10 @@ def check_states(topology: Topology, *, strict: bool) -> None:
     tables: dict[str, str] = {}
     for component in topology.committers:
         assert component.state is not None
-        if topology.dead_letters is not None and component.state.kind is not StateKind.OPAQUE:
+        kind = component.state.parts.declared.kind
+        if topology.dead_letters is not None and kind is not StateKind.OPAQUE:
             raise ConfigError(
-                f"committer {component.id!r} keeps a {component.state.kind.value} state; if tuples may be set aside "
+                f"committer {component.id!r} keeps a {kind.value} state; if tuples may be set aside "
                 "as dead letters, a replay differs from earlier attempts, so all states must be opaque"
             )
         table = table_of(component.state)
@@ -131,7 +132,7 @@ def check_states(topology: Topology, *, strict: bool) -> None:
                 f"committers {tables[table]!r} and {component.id!r} keep the same table; give each its own"
             )
         tables[table] = component.id
-        _check_guarantee(topology, component.id, component.state.kind, strict=strict)
+        _check_guarantee(topology, component.id, kind, strict=strict)
         _check_order(topology, component)
     check_locations(topology)
 
@@ -140,7 +141,8 @@ def _check_order(topology: Topology, committer: Component) -> None:
     """Raise `ConfigError` if a replay with another number of tasks might give a state other tuples, which keeps those
     of an earlier attempt."""
     assert committer.state is not None
-    if committer.state.kind is StateKind.OPAQUE:
+    kind = committer.state.parts.declared.kind
+    if kind is StateKind.OPAQUE:
         return
     components_by_id = {component.id: component for component in topology.components}
     above, todo = set[str](), [committer.id]
@@ -152,7 +154,7 @@ def _check_order(topology: Topology, committer: Component) -> None:
         todo += [grouping.source for grouping in component.inputs]
         if component.windows is not None and component.windows.depends_on_order:
             raise ConfigError(
-                f"committer {committer.id!r} keeps a {committer.state.kind.value} state, and the windows of "
+                f"committer {committer.id!r} keeps a {kind.value} state, and the windows of "
                 f"{component.id!r} go by the order of tuples: a replay with another number of tasks fills them with "
                 "others. Use kind=StateKind.OPAQUE"
             )

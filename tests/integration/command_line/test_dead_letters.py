@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -92,9 +93,9 @@ def test_tuples_are_set_aside_and_tried_again(
 class NoZeroBytes(MemoryMapState):
     """Refuses text that some databases refuse."""
 
-    @property
-    def value_limits(self) -> ValueLimits:
-        return ValueLimits(self.table, zero_bytes=False)
+    def __init__(self, *columns: Any, **options: Any) -> None:
+        super().__init__(*columns, **options)
+        self.declared.value_limits = ValueLimits(self.declared.table, zero_bytes=False)
 
 
 def lower(words: DataFrame) -> DataFrame:

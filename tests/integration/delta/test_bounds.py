@@ -211,7 +211,7 @@ def counts(*rows: tuple[str, int]) -> Partials:
 
 def merge(state: Any, place: Place, txid: int, watermark: int | None, *rows: tuple[str, int]) -> None:
     attempt = place.attempt(txid, txid)
-    state.begin(attempt, BatchFacts(10**9, None if watermark is None else watermark * 10**6))
+    state.declared.begin(attempt, BatchFacts(10**9, None if watermark is None else watermark * 10**6))
     state.merge(attempt, counts(*rows))
 
 

@@ -108,7 +108,7 @@ class WithoutVersionCheck(DeltaMapState):
                 return Verdict.WRITE
 
         super().open(owner, txid_of)
-        self._fence = Blind(self.table, owner, self.kind, txid_of)
+        self._fence = Blind(self.declared.table, owner, self.declared.kind, txid_of)
 
 
 class TestAnEmptyReplay:
@@ -389,7 +389,7 @@ def test_every_delta_commit_shows_its_transaction(world: World) -> None:
 
 def test_columns_of_a_fenced_table_are_as_documented(world: World) -> None:
     leader = world.leader()
-    columns: StateColumns = leader.columns
+    columns: StateColumns = leader.declared.columns
     table = DeltaTable(leader.location.uri)
     assert [field.name for field in table.schema().fields] == ["word", "count", "txid", "prev_txid", "prev_count"]
     assert columns.all_columns.names == ("word", "count", "txid", "prev_txid", "prev_count")

@@ -106,7 +106,7 @@ class TestCompactions:
         for txid in (1, 2, 3):
             times = pa.array([rng.randrange(10**6) * 10**6 for _ in range(500)]).cast(time)
             rows = pa.table({"n": list(range(500)), "at": times, "count": [1] * 500})
-            state.begin(place.attempt(txid, txid), BatchFacts(0))
+            state.declared.begin(place.attempt(txid, txid), BatchFacts(0))
             state.merge(place.attempt(txid, txid), Partials({"count": "sum"}, rows))
         state.compact()
         (file,) = [uri for uri in DeltaTable(state.location.uri).file_uris() if "txid=2/" in uri]
@@ -216,7 +216,7 @@ def test_a_process_that_is_killed_leaves_whole_transactions_and_whole_compaction
 
 def handle_of(place: Place) -> OpenTable:
     """A table as another process has it."""
-    columns = segment_columns(DeltaMapState("t", "word string", "count long").columns)
+    columns = segment_columns(DeltaMapState("t", "word string", "count long").declared.columns)
     return open_segments(LoadedTable(DeltaLocation.of(place.folder / "t"), OWNER, columns), "t")
 
 

@@ -206,7 +206,7 @@ class TestWhatIsReported:
 class TestStager:
     def stager(self, folder: Path, **more: Any) -> FileStager:
         state = DeltaMapState(folder, "word string", "count long")
-        return FileStager(folder, "topo logy/ä", state.columns.key, **more)
+        return FileStager(folder, "topo logy/ä", state.declared.columns.key, **more)
 
     def rows(self, *words: str) -> pa.Table:
         return pa.table({"word": list(words)})

@@ -61,7 +61,7 @@ class TestLocation:
 
     def test_hides_its_secrets(self) -> None:
         state = DeltaMapState("s3://bucket/t", "k string", "v long", storage_options={"aws_secret_access_key": "hush"})
-        shown = f"{state.location!r} {state.location} {dict(state.identity())} {state.table}"
+        shown = f"{state.location!r} {state.location} {dict(state.identity())} {state.declared.table}"
         assert "hush" not in shown
         assert state.identity() == {"delta": "s3://bucket/t", "key": "k string", "values": "v long", "kind": "opaque"}
 
@@ -244,7 +244,7 @@ class TestOpening:
     @pytest.mark.parametrize("name", ["transactional.schemaVersion", "transactional.owner"])
     def test_refuses_a_table_without_a_property_of_ours(self, place: Place, name: str) -> None:
         """Also one that is only read, where it does not matter whose it is."""
-        schema = opened(place.folder / "t", place).columns.table_schema
+        schema = opened(place.folder / "t", place).declared.columns.table_schema
         properties = {"transactional.schemaVersion": "3", "transactional.owner": OWNER}
         del properties[name]
         DeltaTable.create(str(place.folder / "old"), schema, configuration=properties, raise_if_key_not_exists=False)
@@ -260,7 +260,7 @@ class TestOpening:
 
     def test_notes_a_feature_once(self, place: Place) -> None:
         state = opened(place.folder / "t", place)
-        table = LoadedTable(state.location, OWNER, state.columns)
+        table = LoadedTable(state.location, OWNER, state.declared.columns)
         settle_feature(table, STAGED_FEATURE)
         settle_feature(table, STAGED_FEATURE)
         found = DeltaTable(state.location.uri)

@@ -50,8 +50,7 @@ class PerilousState(DuckDBMapState):
     """A state over it."""
 
     def _table_in(self, connection: duckdb.DuckDBPyConnection, owner: str) -> RowTable:
-        store = PerilousRows(connection, self._table_name, self.columns, owner, self.table)
-        return RowTable(store, self.columns, self.table, self.value_limits)
+        return RowTable(PerilousRows(connection, self._table_name, self.declared, owner), self.declared)
 
 
 def letter(tuple: Tuple) -> Iterator[tuple[str, int]]:

@@ -10,7 +10,7 @@ import pytest
 
 from spouts.memory import MemoryTransactionalSpout
 from state import Count, DeltaMapState, Max, MemoryMapState, SqlMapState, Sum
-from state.rows.columns import DeclaredColumns
+from state.declared import DeclaredTable
 from state.table_state import TableState
 from state.updates import StateUpdate
 from tests.unit.fakes import builder
@@ -67,7 +67,7 @@ def check(kind: str, fields: tuple[str, ...], folder: Path) -> None:
     given, named = state_of(kind, folder, fields), state_of(kind, folder)
     with_key, without = flights(update(given)), flights(update(named).group_by(*fields))
     assert without.fingerprint() == with_key.fingerprint()
-    assert (named.key, named.key_names, named.values) == (given.key, fields, given.values)
+    assert (named.key, named.declared.key_names, named.values) == (given.key, fields, given.values)
     run(without, folder)
     columns = [*fields, "count", "total"]
     assert {tuple(row[name] for name in columns) for row in named.read().to_pylist()} == KEYS[fields]
@@ -78,7 +78,7 @@ def check(kind: str, fields: tuple[str, ...], folder: Path) -> None:
 
 WRONG: dict[str, tuple[Any, str, Any]] = {
     "the names are forgotten when the key is bound": (
-        DeclaredColumns,
+        DeclaredTable,
         "bind",
         lambda columns, key, values: columns.__dict__.update(_key=key, _values=values),
     ),
@@ -106,7 +106,7 @@ def test_a_wrong_variant_is_found_out(wrong: str, tmp_path: Path, monkeypatch: p
 def test_a_key_that_nobody_names_is_reported(kind: str, tmp_path: Path) -> None:
     state = state_of(kind, tmp_path)
     told = r"has no key: give key='word', or let its update name it: \.count\(\)\.group_by\('word'\)"
-    asks: list[Callable[[], Any]] = [lambda: flights(state.count()), lambda: state.key, lambda: state.columns]
+    asks: list[Callable[[], Any]] = [lambda: flights(state.count()), lambda: state.key, lambda: state.declared.columns]
     for ask in asks:
         with pytest.raises(ConfigError, match=told):
             ask()
@@ -146,4 +146,4 @@ def test_a_field_that_is_no_key_is_reported() -> None:
 
 
 def test_the_values_of_a_state_without_a_key_are_known() -> None:
-    assert DeclaredColumns("'t'", None, "count long", None).typed_columns == Schema.parse("count long")
+    assert MemoryMapState(None, "count long").declared.typed_columns == Schema.parse("count long")

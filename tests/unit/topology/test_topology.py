@@ -35,9 +35,9 @@ class Silent(Upper):
 class NonTransactional(MemoryMapState):
     """A state that does not guard itself against replays."""
 
-    @property
-    def kind(self) -> StateKind:
-        return StateKind.NON_TRANSACTIONAL
+    def __init__(self, *columns: Any, **options: Any) -> None:
+        super().__init__(*columns, **options)
+        self.declared.kind = StateKind.NON_TRANSACTIONAL
 
 
 # --- what is right ------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from transactional.core.ports.partials import (
 )
 from transactional.core.ports.sinks import PublishedRecords, Sink, SinkAddress, SinkOwner, SinkPosition
 from transactional.core.ports.spouts import PartitionReader, RefusedRecord, Spout, SpoutMaker
-from transactional.core.ports.state_parts import CommitFacts
-from transactional.core.ports.states import State, StateKind
+from transactional.core.ports.state_parts import CommitFacts, DeclaredState, StateKind
+from transactional.core.ports.states import State
 from transactional.core.ports.updates import (
     LateCounter,
     MergedRows,
@@ -33,6 +33,7 @@ __all__ = [
     "Clock",
     "CommitFacts",
     "DeadLetter",
+    "DeclaredState",
     "DeferredTuples",
     "JobExecutor",
     "LateCounter",

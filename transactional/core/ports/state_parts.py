@@ -1,18 +1,25 @@
-"""The parts of a state: what it can do besides holding the rows of a committer.
+"""The parts of a state: what its user has declared, and what it can do besides holding the rows of a committer.
 
-Each part is a class of a few methods, whose defaults are those of a state without the ability, so the engine never has
-to look for a method. A state that has an ability overrides its part, as a class of its own or as one of its bases, and
-names it in `State.parts`.
+Every state has a `DeclaredState` and a `RowLookup`. Each other part is a class of a few methods, whose defaults are
+those of a state without the ability, so the engine never has to look for a method. A state that has an ability
+overrides its part, as a class of its own or as one of its bases, and names it in `State.parts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
+from transactional.core.ports.expiry import Expiry
+from transactional.model.absent import Absent
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import ConfigError
+from transactional.model.facts import BatchFacts
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +29,8 @@ if TYPE_CHECKING:
     from transactional.core.ports.examining import Examined, TableAddress, TornFiles
     from transactional.core.ports.split import TaskState, WrittenPart
     from transactional.core.ports.staged import Scratch, Stager
+    from transactional.model.aggregates.columns import ValueCheck
+    from transactional.model.arrow.computed import ComputedColumns
     from transactional.model.reading import StateReader
 
 
@@ -37,6 +46,79 @@ class RewindTarget:
     txid: TxId
     attempt_id: AttemptId | None
     txid_of: Callable[[AttemptId], TxId | None]
+
+
+class StateKind(Enum):
+    """How a state protects itself against a replay. `value` is the word used in messages."""
+
+    NON_TRANSACTIONAL = "non-transactional"
+    TRANSACTIONAL = "transactional"
+    OPAQUE = "opaque"
+
+
+class DeclaredState(ABC):
+    """The declaration of a state by its user, with what an update of the state adds, before the state is opened.
+
+    `computed` are the columns that are computed of the stored ones when rows are read. `value_limits` finds values that
+    the state refuses although Arrow can represent them; None if there are none.
+    """
+
+    kind: StateKind
+    table: str
+    """The name of the table in messages."""
+    known_key_names: tuple[str, ...] | None
+    """The names of the key columns, or None as long as nobody has named them."""
+    computed: ComputedColumns
+    value_limits: ValueCheck | None
+
+    @abstractmethod
+    def bind(self, key: Schema, values: Schema) -> None:
+        """Set the columns, once the schema of the input is known. Raises `ConfigError` if others are declared."""
+
+    @abstractmethod
+    def allow_deletes(self) -> None:
+        """Allow that keys are deleted. Raises `ConfigError` if they can't be."""
+
+    @abstractmethod
+    def set_expiry(self, expiry: Expiry) -> None:
+        """Let rows expire by this rule. Raises `ConfigError` if rows can't expire, or do by another rule."""
+
+    @abstractmethod
+    def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:
+        """Take the facts of the batch of an attempt, before anything is read or written for it.
+
+        Where rows expire, each transaction has an expiry horizon: rows whose expiry is at or before this time do not
+        exist for it. The horizon follows from these facts, is recorded in the same write as the rows, and never goes
+        back from one transaction to the next.
+        """
+
+    @abstractmethod
+    def check_rows(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
+        """Raise the error that `State.put` would raise for these rows, so that the tuples that led to refused values
+        can be identified."""
+
+    @abstractmethod
+    def aggregate(self, aggregates: Mapping[str, Any]) -> Any:
+        """Return the update that stores these aggregates, each in its column: a `PersistentAggregate`.
+
+        Raises `ConfigError`.
+        """
+
+
+class RowLookup(ABC):
+    """The rows of given keys as an attempt sees them, in Arrow."""
+
+    @abstractmethod
+    def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        """Return the rows that `State.get` returns: key and value columns. There may be further rows."""
+
+    @abstractmethod
+    def rows_after(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        """Return the rows with these keys as they are once this attempt has written, like `rows_before`."""
+
+    @abstractmethod
+    def is_replay(self, attempt: TransactionAttempt) -> bool:
+        """Return whether an earlier attempt at this transaction has written the table. Raises `Fenced`."""
 
 
 class Durability:
@@ -269,8 +351,10 @@ class TableExamination:
 
 @dataclass(frozen=True, slots=True)
 class StateParts:
-    """The parts of a state. Each part that is not given is that of a state without the ability."""
+    """The parts of a state. Each optional part that is not given is that of a state without the ability."""
 
+    declared: DeclaredState
+    lookup: RowLookup
     durability: Durability = field(default_factory=Durability)
     store_record: StoreRecord = field(default_factory=StoreRecord)
     reading: Reading = field(default_factory=Reading)

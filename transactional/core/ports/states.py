@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from transactional.core.ports.expiry import Expiry
 from transactional.core.ports.state_parts import StateParts
 from transactional.model.absent import Absent
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.model.errors import ConfigError
-from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
 
@@ -28,28 +24,15 @@ if TYPE_CHECKING:
     from transactional.core.ports.partials import Partials
 
 
-class StateKind(Enum):
-    """How a state protects itself against a replay. `value` is the word used in messages."""
-
-    NON_TRANSACTIONAL = "non-transactional"
-    TRANSACTIONAL = "transactional"
-    OPAQUE = "opaque"
-
-
 class State(ABC):
     """The table of one committer: key → values, each row with `txid`, `prev_txid` and the previous values.
 
-    The abstract methods are those that every state has. The other methods are abilities, whose defaults are those of a
-    state without them. `state.table_state.TableState` implements most of it, and the aggregates that update a state.
+    These methods are all that a table does in a transaction. What its user has declared is `parts.declared`, and what
+    else it can do are its other parts. `state.table_state.TableState` implements most of it.
 
     Only used from the driver's commit thread. Every writing method checks and writes through one handle of the table.
     If the table's fence is above the caller's attempt id, it writes nothing and raises `Fenced`.
     """
-
-    @property
-    @abstractmethod
-    def kind(self) -> StateKind:
-        """The kind of the state: transactional or opaque."""
 
     @property
     @abstractmethod
@@ -62,12 +45,12 @@ class State(ABC):
         """The value columns, in order."""
 
     @property
+    @abstractmethod
     def parts(self) -> StateParts:
-        """The further abilities of the state, by default none.
+        """The declaration of the state's user, the lookup of rows in Arrow, and the further abilities of the state.
 
         A state with abilities replaces their parts in those of its base class: `replace(super().parts, rewind=self)`.
         """
-        return StateParts()
 
     @abstractmethod
     def identity(self) -> Mapping[str, str]:
@@ -106,18 +89,6 @@ class State(ABC):
         """Return all keys with their values before `attempt.txid`, in any order."""
 
     @abstractmethod
-    def is_replay(self, attempt: TransactionAttempt) -> bool:
-        """Return whether an earlier attempt at this transaction has written the table. Raises `Fenced`."""
-
-    @abstractmethod
-    def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
-        """Return the rows that `get` returns, in Arrow: key and value columns. There may be further rows."""
-
-    @abstractmethod
-    def rows_after(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
-        """Return the rows with these keys as they are once this attempt has written, like `rows_before`."""
-
-    @abstractmethod
     def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
         """Return key and value columns of the rows with `after < column <= until`; `after` None: from the beginning.
 
@@ -141,52 +112,3 @@ class State(ABC):
 
     def close(self) -> None:  # noqa: B027 - optional
         """Release the resources that `open` acquired."""
-
-    # --- columns, before it is opened -----------------------------------------------------------------------------
-
-    @property
-    def table(self) -> str:
-        """The name of the table in messages."""
-        return type(self).__name__
-
-    def bind(self, key: Schema, values: Schema) -> None:
-        """Set the columns, once the schema of the input is known.
-
-        Raises `ConfigError` if other columns are declared. By default all columns are declared.
-        """
-        if (self.key, self.values) != (key, values):
-            raise ConfigError(
-                f"state {self.table} has the columns '{self.key} -> {self.values}'; what updates it needs "
-                f"'{key} -> {values}'"
-            )
-
-    def allow_deletes(self) -> None:
-        """Allow that keys are deleted. Raises `ConfigError` if they can't be, which is the default."""
-        raise ConfigError(f"a {type(self).__name__} can't delete rows")
-
-    def set_expiry(self, expiry: Expiry) -> None:
-        """Let rows expire by this rule. Raises `ConfigError` if rows can't expire, which is the default."""
-        raise ConfigError(f"rows of a {type(self).__name__} can't expire")
-
-    def aggregate(self, aggregates: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
-        """Return the update that stores these aggregates, each in its column.
-
-        Raises `ConfigError` if the state has no aggregates, which is the default: bolts use `put`.
-        """
-        raise ConfigError(f"a {type(self).__name__} has no aggregates; derive it from state.table_state.TableState")
-
-    # --- transactions ---------------------------------------------------------------------------------------------
-
-    def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:  # noqa: B027 - optional
-        """Called before anything is read or written for an attempt, with the facts of its batch.
-
-        Where rows expire, each transaction has an expiry horizon: rows whose expiry is at or before this time do not
-        exist for it. The horizon follows from these facts, is recorded in the same write as the rows, and never goes
-        back from one transaction to the next. Here no row expires.
-        """
-
-    def check_put(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:  # noqa: B027 - optional
-        """Raise the error that `put` would raise for these rows, without writing.
-
-        The tuples that led to refused values can then be identified. By default nothing is checked.
-        """

@@ -147,7 +147,11 @@ class PersistentAggregate(ABC):
 
         The rows are as they were before the transaction. None if there are no partial aggregates.
         """
-        return self.state.rows_before(attempt, part.select(list(self.state.key.names))) if part.num_rows else None
+        return (
+            self.state.parts.lookup.rows_before(attempt, part.select(list(self.state.key.names)))
+            if part.num_rows
+            else None
+        )
 
     def merge_rows(self, rows: pa.Table, part: pa.Table) -> MergedRows:
         """Merge the partial aggregates `part` into `rows`, the result of `rows_to_merge`.

@@ -37,7 +37,7 @@ def copy_in_memory(topology: Topology) -> tuple[Topology, dict[str, Any]]:
         columns = str(component.state.key), str(component.state.values)
         state: Any = make_provided_state(IN_MEMORY, topology.id, component.id, *columns)
         if (expiry := expiry_of(component)) is not None:
-            state.set_expiry(expiry)
+            state.parts.declared.set_expiry(expiry)
         states[component.id] = copies[id(component.state)] = state
     shared: list[Any] = [topology.spout, *topology.static_tables]
     copies |= {id(original): original for original in shared}

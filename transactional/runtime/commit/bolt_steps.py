@@ -126,7 +126,10 @@ class BoltStep(CommitStep):
             return info, None
         waiting = (exchange.inbox.get((component.id, task), ()) for task in range(component.parallelism))
         tuples = (batch for received in waiting for batch, _, _ in self._tuples(received))
-        return with_state_view(info, component.id, component.state, tuples, replaces=self._replaces(exchange))
+        rows_before = partial(component.state.parts.lookup.rows_before, exchange.attempt)
+        return with_state_view(
+            info, component.id, component.state, rows_before, tuples, replaces=self._replaces(exchange)
+        )
 
     def _lookups(self, exchange: CommitExchange) -> Lookups:
         """Return the tables that the bolt looks up: states before this transaction, or after it, once they are written.
@@ -137,9 +140,9 @@ class BoltStep(CommitStep):
         for read in self.component.reads:
             committer, is_before = split_lookup_name(read)
             read_from = self.context.topology.component(committer)
-            state = read_from.state
-            assert state is not None
-            rows = partial(state.rows_before if is_before else state.rows_after, exchange.attempt)
+            assert read_from.state is not None
+            lookup = read_from.state.parts.lookup
+            rows = partial(lookup.rows_before if is_before else lookup.rows_after, exchange.attempt)
             lookups[read] = read_from.computed.wrap_lookup(rows)
         return lookups
 
@@ -148,7 +151,7 @@ class BoltStep(CommitStep):
         bolt, state = self.component.bolt, self.component.state
         if state is None or not isinstance(bolt, StatefulBolt):
             return False
-        return overrides_rollback(bolt) and state.is_replay(exchange.attempt)
+        return overrides_rollback(bolt) and state.parts.lookup.is_replay(exchange.attempt)
 
     def _instances(self, task: int, processed: Processed) -> Mapping[str, bytes]:
         """Return the pickled bolt that has begun its batch in the processing phase, if there is one."""
@@ -172,7 +175,7 @@ class BoltStep(CommitStep):
             return refusal
         if component.id in self.context.program.plan.early:
             inputs = _process_again(topology, component.id, exchange.processed, info)
-        failures = find_faults(component.id, component.state, info, inputs)
+        failures = find_faults(component.id, component.state, component.state.parts.declared.check_rows, info, inputs)
         return error_of_tasks(failures) if failures else refusal
 
 

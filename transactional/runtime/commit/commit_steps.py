@@ -114,7 +114,8 @@ class CommitStep(ABC):
                 self.context.executor_chooser.require_driver(self.plan, reason)
             raise _error_of_job(failures)
         state, tasks = self.component.state, [task_input.task for task_input in work.inputs]
-        step = f"step {self.component.id!r}" + ("" if state is None else f", which writes the state {state.table}")
+        writes = "" if state is None else f", which writes the state {state.parts.declared.table}"
+        step = f"step {self.component.id!r}{writes}"
         if [answer.task for answer in answers] != tasks:
             raise TuplesLost(f"{len(tasks)} tasks of {step} were to answer once each, {len(answers)} have answered")
         received, expected = sum(answer.received for answer in answers), work.expected_rows(answers)

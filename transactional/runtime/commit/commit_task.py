@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from transactional.core.ports import DeadLetter
 from transactional.model.attempt import TransactionAttempt
+from transactional.model.reading import Lookup
 from transactional.runtime.tasks.emitting import Emitter, make_emitter
 from transactional.runtime.tasks.map_state import MapStateView, ReadState
 from transactional.runtime.tasks.operator_factory import TaskInfo
@@ -45,12 +46,18 @@ class CommitTask(TaskLoop):
 
 
 def with_state_view(
-    info: TaskInfo, component_id: str, state: ReadState, tuples: Iterable[pa.RecordBatch], *, replaces: bool
+    info: TaskInfo,
+    component_id: str,
+    state: ReadState,
+    rows_before: Lookup,
+    tuples: Iterable[pa.RecordBatch],
+    *,
+    replaces: bool,
 ) -> tuple[TaskInfo, MapStateView | KeyValues]:
     """Return the task with a view of its state. For a stateful bolt the keys of its tuples are read at once."""
     if isinstance(info.program.bolts[component_id].bolt, StatefulBolt):
         values = KeyValues.of(component_id, state, info.attempt)
-        values.read_ahead(tuples)
+        values.read_ahead(tuples, rows_before)
         return replace(info, key_values=values, replaces=replaces), values
     view = MapStateView(component_id, state, info.attempt)
     return replace(info, state=view), view

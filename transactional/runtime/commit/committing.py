@@ -78,7 +78,7 @@ class CommitPhase:
         Raises `Fenced`, an `OperatingError`, or an exception of a bolt as `BoltFailed`.
         """
         for committer, state in self.states.items():
-            state.begin(attempt, processed.facts_of(committer))
+            state.parts.declared.begin(attempt, processed.facts_of(committer))
         exchange = CommitExchange.from_processed(attempt, processed)
         self._take_letters(exchange)
         states, step_executors = dict[str, dict[str, int]](), dict[str, str]()

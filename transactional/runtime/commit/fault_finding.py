@@ -28,12 +28,13 @@ Inputs = Mapping[int, Callable[[], Received]]
 """Functions that return the tuples of each task. They may be called several times."""
 
 
-def find_faults(component: str, state: ReadState, info: TaskInfo, inputs: Inputs) -> Failures:
+def find_faults(component: str, state: ReadState, check: Check, info: TaskInfo, inputs: Inputs) -> Failures:
     """Return the failures of the tasks with tuples at fault, or none if no single tuple is the cause.
 
-    `info` belongs to the attempt in which the state has refused the new values. Nothing is written yet.
+    `check` raises the error of the state for rows that it refuses. `info` belongs to the attempt in which the state has
+    refused the new values. Nothing is written yet.
     """
-    check, failures = state.check_put, Failures()
+    failures = Failures()
     for task, received in inputs.items():
         task_info = replace(info, task=task)
         if info.key_values is not None:

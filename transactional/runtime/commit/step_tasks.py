@@ -55,7 +55,7 @@ class BoltWork(StepWork):
         if self.state is not None:
             part = PartOfState(self.step, self.state, task_input.task)
             tuples = (batch for batch, _, _ in received)
-            info, view = with_state_view(info, component, part, tuples, replaces=self.replaces)
+            info, view = with_state_view(info, component, part, part.rows_before, tuples, replaces=self.replaces)
         instances = {} if task_input.instance is None else {component: read_bytes(task_input.instance, program.scratch)}
         loop, failed = run_task_loop(partial(CommitTask, info, component, instances), lambda: iter(received))
         if failed is not None:
@@ -70,7 +70,7 @@ class BoltWork(StepWork):
         except SchemaMismatch:
             if not program.sets_aside or task_input.instance is not None:
                 raise  # the bolt had tuples in the processing phase, too, which only the driver can search
-            failures = find_faults(component, part, info, {task_input.task: lambda: iter(received)})
+            failures = find_faults(component, part, part.check_rows, info, {task_input.task: lambda: iter(received)})
             if not failures:
                 raise
             return StepAnswer(task_input.task, count, failure=_failure(*failures[0]))
@@ -116,7 +116,7 @@ class ChangingWork(StepWork):
         aggregator = program.aggregators[step.component]
         part = aggregator.combine(tables)
         state = PartOfState(self.step, self.state, task_input.task)
-        changed = changed_rows(state, self.attempt, part, aggregator)
+        changed = changed_rows(state, state.rows_before, part, aggregator)
         changed = in_order(changed, step.split_by if step.in_order else ())
         written = state.keep_rows(part if can_combine_all(aggregator.combine_kinds) else changed)
         streams = [stream for stream, fields in program.outputs_of(step.component).items() if fields]

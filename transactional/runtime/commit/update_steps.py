@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import starmap
 from typing import Any
 
@@ -100,7 +101,8 @@ class ChangingStep(UpdateStep):
     def write_state(self, exchange: CommitExchange) -> Mapping[str, pa.Table]:
         """Merge the changed rows, and emit them."""
         part, plan = self.partials(exchange), self.plan
-        changed = changed_rows(self.state, exchange.attempt, part.table, self.aggregator)
+        rows_before = partial(self.state.parts.lookup.rows_before, exchange.attempt)
+        changed = changed_rows(self.state, rows_before, part.table, self.aggregator)
         if plan.in_order:
             changed = sort_like_job(changed, plan.split_by, plan.tasks)
         if not can_combine_all(part.combine):

@@ -7,7 +7,7 @@ In the processing phase earlier transactions may not be committed yet, so the st
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from transactional.model.absent import ABSENT, Absent
 from transactional.model.arrow.zones import key_with_zones, with_zones
@@ -16,9 +16,6 @@ from transactional.model.errors import ConfigError, SchemaMismatch
 from transactional.model.schema import Schema
 from transactional.model.user_code.storm_names import StormNames
 from transactional.model.user_code.tuples import Key
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class ReadState(Protocol):
@@ -35,14 +32,8 @@ class ReadState(Protocol):
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """Return the values before the transaction of those keys that exist."""
 
-    def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
-        """Return the rows of these keys before the transaction, in Arrow. There may be rows of further keys."""
-
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
         """Return all keys with their values before the transaction."""
-
-    def check_put(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
-        """Raise the errors that putting these rows would raise, as far as they are known before."""
 
 
 class DeferredState:

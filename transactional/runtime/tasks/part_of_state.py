@@ -45,7 +45,7 @@ class PartOfState:
         self.check(batch_from_rows(keys, arrow_schema(self.key), component=self._component))
         return self._state.get(keys)
 
-    def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+    def rows_before(self, keys: pa.Table) -> pa.Table:
         """Return the rows of keys that have come with tuples of this task."""
         return self._state.rows_before(keys)
 
@@ -72,7 +72,7 @@ class PartOfState:
             self.check(rows)
         return self._state.make_part(table, self._task_count)
 
-    def check_put(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
+    def check_rows(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
         """Raise `SchemaMismatch` for rows that the state refuses. Nothing is kept."""
         self._state.table(rows)
 

@@ -17,6 +17,7 @@ from transactional.model.arrow import arrow_schema
 from transactional.model.arrow.zones import key_with_zones, with_zones
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import ConfigError, SchemaMismatch
+from transactional.model.reading import Lookup
 from transactional.model.user_code.failures import TaskFailed, guarding
 from transactional.model.user_code.tuples import Key
 from transactional.runtime.tasks.emitting import Emitter
@@ -85,8 +86,11 @@ class KeyValues:
 
     # --- for the commit phase ---------------------------------------------------------------------------------------
 
-    def read_ahead(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Read the keys of these tuples at once, if the tuples have the key's fields with the same types."""
+    def read_ahead(self, batches: Iterable[pa.RecordBatch], rows_before: Lookup) -> None:
+        """Read the keys of these tuples at once, if the tuples have the key's fields with the same types.
+
+        `rows_before` looks up the state's rows before the transaction.
+        """
         names = list(self._state.key.names)
         schema = arrow_schema(self._state.key)
         tables = [
@@ -98,7 +102,7 @@ class KeyValues:
         if tables:
             keys = pa.concat_tables(tables).group_by(names, use_threads=False).aggregate([])
             preread: dict[Any, Any] = dict.fromkeys(self._bolt_keys(keys), ABSENT)
-            rows = self._state.rows_before(self._attempt, keys)
+            rows = rows_before(keys)
             values = self._columns(rows, self._state.values.names, is_one=self._has_one_value)
             # There may be rows of further keys.
             preread.update(

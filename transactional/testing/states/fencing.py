@@ -64,7 +64,7 @@ def who_was_taken_over_reads_nothing(trial: Trial) -> None:
     trial.note(f"attempt {late.attempt_id} at transaction {late.txid} reads")
     trial.expect_error(Fenced, lambda: words.state.get(late, [("a",)]))
     trial.expect_error(Fenced, lambda: words.state.items(late))
-    trial.expect_error(Fenced, lambda: words.state.is_replay(late))
+    trial.expect_error(Fenced, lambda: words.state.parts.lookup.is_replay(late))
     words.check_rows({"a": 3})
 
 

@@ -109,7 +109,7 @@ def aggregates(trial: Trial) -> None:
     words = trial.open(values="rows long, total long, least long, most long, sum_n long, count_n long")
     try:
         columns = {"rows": Count(), "total": Sum("n"), "least": Min("n"), "most": Max("n"), "mean_n": Avg("n")}
-        update: Any = words.state.aggregate(columns)
+        update: Any = words.state.parts.declared.aggregate(columns)
     except ConfigError as error:
         raise NotOffered(str(error)) from error
     update.bind_input(NUMBERS, used_by="the test")

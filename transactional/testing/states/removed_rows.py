@@ -135,7 +135,7 @@ def rows_between_two_times(trial: Trial) -> None:
     pages = trial.open("page string, start timestamp", expiry=Expiry("start", 5_000_000, Time.EVENT))
     for txid, watermark in ((1, None), (2, 14), (3, 15), (4, 20)):
         attempt = trial.attempt(txid)
-        pages.state.begin(attempt, BatchFacts(10**9, None if watermark is None else watermark * 10**6))
+        pages.state.parts.declared.begin(attempt, BatchFacts(10**9, None if watermark is None else watermark * 10**6))
         if watermark is not None:
             closing = pages.state.rows_between(attempt, "start", None, (watermark - 5) * 10**6)
             expected = {3: {("home", time_of(10)): 1}, 4: {("home", time_of(15)): 2}}.get(txid, {})

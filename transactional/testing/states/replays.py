@@ -64,10 +64,10 @@ def read_before_a_replay(trial: Trial) -> None:
     words.check_lookup(2, {"a": 1}, ["a", "c"])
     replaying = trial.open()
     attempt = trial.attempt(2)
-    trial.check_equal("is_replay()", replaying.state.is_replay(attempt), True)
+    trial.check_equal("is_replay()", replaying.state.parts.lookup.is_replay(attempt), True)
     replaying.check_lookup(attempt, {"a": 1}, ["a", "c"])
     replaying.put(attempt, {"a": 2})
-    trial.check_equal("is_replay() of transaction 3", replaying.state.is_replay(trial.attempt(3)), False)
+    trial.check_equal("is_replay() of transaction 3", replaying.state.parts.lookup.is_replay(trial.attempt(3)), False)
     replaying.check_lookup(3, {"a": 2}, ["a", "c"])
 
 

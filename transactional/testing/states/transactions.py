@@ -34,7 +34,7 @@ def adds_up(trial: Trial, kind: StateKind) -> None:
     last = words.merge(2, {"cat": 1, "bird": 5})
     words.check_rows({"cat": 3, "dog": 1, "bird": 5})
     words.check_version(last)
-    trial.check_equal("its kind", words.state.kind, kind)
+    trial.check_equal("its kind", words.state.parts.declared.kind, kind)
 
 
 @case
@@ -94,9 +94,9 @@ def what_attempts_have_written(trial: Trial) -> None:
     words.put(1, {"cat": 1, "dog": 1})
     second = words.put(2, {"cat": 2, "owl": 2})
     keys = ["cat", "dog", "owl", "emu"]
-    rows_after = words.rows(words.state.rows_after(second, words.keys_of(keys)))
+    rows_after = words.rows(words.state.parts.lookup.rows_after(second, words.keys_of(keys)))
     trial.check_equal("rows_after()", rows_after, {"cat": 2, "dog": 1, "owl": 2})
-    rows_before = words.rows(words.state.rows_before(trial.attempt(2), words.keys_of(keys)))
+    rows_before = words.rows(words.state.parts.lookup.rows_before(trial.attempt(2), words.keys_of(keys)))
     trial.check_equal("rows_before()", rows_before, {"cat": 1, "dog": 1})
 
 
@@ -163,10 +163,10 @@ def one_row_for_a_key(trial: Trial) -> None:
 
 @case
 def values_of_another_type(trial: Trial) -> None:
-    """Values that a column can't hold are refused before anything is written; `check_put` writes nothing at all."""
+    """Values that a column can't hold are refused before anything is written; `check_rows` writes nothing at all."""
     words = trial.open()
     trial.expect_error(SchemaMismatch, lambda: words.put(1, {"cat": "many"}))
-    words.state.check_put({("cat",): (1,)})
+    words.state.parts.declared.check_rows({("cat",): (1,)})
     words.check_version(None)
     words.check_rows({})
 

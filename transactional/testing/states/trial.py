@@ -76,9 +76,9 @@ class Trial(Steps):
         try:
             state = self.make(self.table, key, values, kind)
             if deletes:
-                state.allow_deletes()
+                state.parts.declared.allow_deletes()
             if expiry is not None:
-                state.set_expiry(expiry)
+                state.parts.declared.set_expiry(expiry)
         except ConfigError as error:
             if (key, values, kind, deletes, expiry) == (KEY, VALUES, StateKind.OPAQUE, False, None):
                 raise
@@ -166,7 +166,7 @@ class Writer:
     def begin(self, txid_or_attempt: TxidOrAttempt, planned_s: float | None) -> TransactionAttempt:
         """Begin an attempt whose batch was planned `planned_s` seconds after 1970, and return it."""
         attempt = self.trial.attempt(txid_or_attempt) if isinstance(txid_or_attempt, int) else txid_or_attempt
-        self.state.begin(attempt, None if planned_s is None else BatchFacts(round(planned_s * 1_000)))
+        self.state.parts.declared.begin(attempt, None if planned_s is None else BatchFacts(round(planned_s * 1_000)))
         return attempt
 
     def close(self) -> None:

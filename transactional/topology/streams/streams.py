@@ -369,7 +369,7 @@ def persist_aggregates(
     if is_associative(columns.aggregates):
         update: Any
         if all(map(is_built_in, columns.aggregates.values())):
-            update = state.aggregate(columns.requested).group_by(*key)
+            update = state.parts.declared.aggregate(columns.requested).group_by(*key)
         else:
             update = OwnUpdate(state, columns, key)
         update = update if wrap is None else wrap(update)
@@ -384,7 +384,7 @@ def persist_aggregates(
 def persist_rows(stream: Stream, state: Any, name: str | None) -> TridentState:
     """End a stream in a state whose rows are its tuples."""
     check_state("persist", state)
-    key = state.known_key_names
+    key = state.parts.declared.known_key_names
     if key is None:
         raise ConfigError(
             "persist: the state has no key: declare it, for example DeltaMapState('tables/words', 'word')"

@@ -68,7 +68,7 @@ class WindowedStream(NamesOfStreams, Generic[StreamT]):
         arguments: dict[str, Any] = {"time": self.time, "time_is_window_end": _is_window_end(stream, self.time)}
         wrapped = partial(WindowedUpdate, window=window, key=key, **arguments)
         persisted = on_time.group_by(*key, window.start)._persisted(state, columns, name, wrapped)
-        state.set_expiry(
+        state.parts.declared.set_expiry(
             Expiry(window.start, window.windows.length_us, Time.TRANSACTION if self.time is None else Time.EVENT)
         )
         return WindowedState(persisted, stream, window, self.time)
@@ -82,7 +82,7 @@ class WindowedStream(NamesOfStreams, Generic[StreamT]):
         _check_free_names(columns, (WINDOW_END,))
         check_state("persistent_aggregate", state)
         try:
-            state.allow_deletes()
+            state.parts.declared.allow_deletes()
         except ConfigError as error:
             raise type(error)(f"persistent_aggregate: {error}, as sessions that merge do") from error
         columns = StoredColumns.from_aggregates({WINDOW_END: Max(WINDOW_END), **columns.requested})
@@ -91,7 +91,7 @@ class WindowedStream(NamesOfStreams, Generic[StreamT]):
         arguments: dict[str, Any] = {"time": self.time, "time_is_window_end": _is_window_end(stream, self.time)}
         wrapped = partial(SessionUpdate, window=window, key=key, **arguments)
         persisted = on_time.group_by(*key, WINDOW_START)._persisted(state, columns, name, wrapped)
-        state.set_expiry(Expiry(WINDOW_END, 0, Time.TRANSACTION if self.time is None else Time.EVENT))
+        state.parts.declared.set_expiry(Expiry(WINDOW_END, 0, Time.TRANSACTION if self.time is None else Time.EVENT))
         return WindowedState(persisted, stream, window, self.time)
 
     def _aggregate_counts(self, state: Any, columns: StoredColumns, name: str | None) -> WindowedState[StreamT]:

@@ -40,7 +40,7 @@ def test_each_provider_makes_its_kind_of_state(provider: str, kind: Any, place: 
     assert isinstance(state, kind)
     expected = {name: text.replace("{folder}", str(tmp_path)) for name, text in place.items()}
     assert {name: state.identity()[name] for name in expected} == expected
-    assert (str(state.key), str(state.values), state.kind) == ("word string", "count long", StateKind.OPAQUE)
+    assert (str(state.key), str(state.values), state.declared.kind) == ("word string", "count long", StateKind.OPAQUE)
 
 
 @pytest.mark.parametrize("provider", ["sqlite:///{folder}/states.db", "delta:{folder}/t", "delta+log:{folder}/t"])

@@ -130,12 +130,12 @@ def test_every_table_that_was_read_is_closed(clicks: Command, monkeypatch: pytes
     open_tables, tables = set[str](), set[str]()
 
     def note_read(state: DeltaMapState, *given: Any) -> Any:
-        open_tables.add(state.table)
-        tables.add(state.table)
+        open_tables.add(state.declared.table)
+        tables.add(state.declared.table)
         return read(state, *given)
 
     def note_closed(state: DeltaMapState) -> None:
-        open_tables.discard(state.table)
+        open_tables.discard(state.declared.table)
         close(state)
 
     monkeypatch.setattr(DeltaMapState, "read", note_read)

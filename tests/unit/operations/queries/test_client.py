@@ -238,7 +238,7 @@ def _same(topology: Any) -> Iterator[Any]:
         elif isinstance(state, SqlMapState):
             address = state.parts.examination.address()
             assert address is not None
-            yield SqlMapState(str(address.uri), "words" if "words" in state.table else "sizes")
+            yield SqlMapState(str(address.uri), "words" if "words" in state.declared.table else "sizes")
         else:
             yield DeltaMapState(state.location, layout="auto")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def changed(state: Any, update: StateUpdate, attempt: TransactionAttempt, *rows:
     batch = pa.RecordBatch.from_pydict(columns, pa.schema({"word": pa.string(), "day": pa.int32(), "n": pa.int64()}))
     aggregator = update.aggregator()
     part = aggregator.partial([batch])
-    found = changed_rows(state, attempt, part, aggregator)
+    found = changed_rows(state, partial(state.rows_before, attempt), part, aggregator)
     state.merge(attempt, Partials(aggregator.combine_kinds, part))
     return [tuple(row.values()) for row in found.to_pylist()]
 

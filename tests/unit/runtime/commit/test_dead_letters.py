@@ -97,9 +97,9 @@ def test_a_committer_may_set_tuples_aside(tmp_path: Path) -> None:
 class WithoutZeroBytes(MemoryMapState):
     """Refuses text that some databases refuse."""
 
-    @property
-    def value_limits(self) -> ValueLimits:
-        return ValueLimits(self.table, zero_bytes=False)
+    def __init__(self, *columns: Any, **options: Any) -> None:
+        super().__init__(*columns, **options)
+        self.declared.value_limits = ValueLimits(self.declared.table, zero_bytes=False)
 
 
 UNSTORABLE = [[("cat",), ("a\0b",), ("dog",), ("a\0b",), ("cat",)], [("cat",), ("\0",)]]

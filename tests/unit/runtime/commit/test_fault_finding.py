@@ -33,12 +33,12 @@ ROWS = [[("cat", 1), ("dog", 2), ("huge", 3), ("cat", 4)], [("a\0b", 5), ("owl",
 class WithoutZeroBytes(MemoryMapState):
     """Refuses text that some databases refuse."""
 
-    @property
-    def value_limits(self) -> ValueLimits:
-        return ValueLimits(self.table, zero_bytes=False)
+    def __init__(self, *columns: Any, **options: Any) -> None:
+        super().__init__(*columns, **options)
+        self.declared.value_limits = ValueLimits(self.declared.table, zero_bytes=False)
 
     def put(self, attempt: Any, rows: Any) -> None:
-        self.check_put(rows)  # as a database does, which has no need to look at it before
+        self.declared.check_rows(rows)  # as a database does, which has no need to look at it before
         super().put(attempt, rows)
 
 

@@ -278,7 +278,7 @@ def test_a_sum_that_does_not_fit_is_told_as_in_the_driver(choice: str, tmp_path:
 def step(state: Any, parallelism: int = 3) -> Step:
     made = builder(OpaqueMemoryTransactionalSpout([[]], FIELDS, take=1), parallelism=parallelism)
     declared = made.set_committer_bolt("counts", state.aggregate(n=Sum("n")))
-    declared.fields_grouping("spout", "word") if state.known_key_names else declared.global_grouping("spout")
+    declared.fields_grouping("spout", "word") if state.declared.known_key_names else declared.global_grouping("spout")
     made.set_bolt("behind", changed, output="word string, more long").shuffle_grouping("counts")
     return next(each for each in plan_steps(made.build()) if each.component == "counts")
 

@@ -91,7 +91,7 @@ class TestUrls:
             with pytest.raises(OperatingError, match=r"'words' in postgresql://.*\*\*\*.* does not respond") as caught:
                 call()
             assert "hidden" not in str(caught.value)
-        assert "hidden" not in repr(state) + state.table + str(dict(state.identity()))
+        assert "hidden" not in repr(state) + state.declared.table + str(dict(state.identity()))
         assert state.identity()["sql"] == "postgresql://127.0.0.1:1/db"
 
     @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ class TestNamesAndTypes:
         with pytest.raises(SchemaMismatch, match="in column 'day' of the row with word=b: a time outside"):
             state.merge(place.attempt(1, 1), partials)
         assert state.version() is None
-        assert isinstance(state.value_limits, ValueLimits)
+        assert isinstance(state.declared.value_limits, ValueLimits)
         state.close()
 
     def test_a_row_that_does_not_fit_is_named(self, place: Place) -> None:

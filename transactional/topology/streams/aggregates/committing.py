@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.core.ports import PersistentAggregate, State
+from transactional.core.ports import DeclaredState, PersistentAggregate, State
 from transactional.model.aggregates import StoredColumns, describe_aggregates
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TransactionAttempt
@@ -32,7 +32,7 @@ class OwnUpdate(PersistentAggregate):
     def __init__(self, state: Any, columns: StoredColumns, key: tuple[str, ...]) -> None:
         check_key(state, key)
         self._state, self._columns, self._aggregates, self._key = state, columns, dict(columns.aggregates), key
-        state.computed = columns.computed
+        state.parts.declared.computed = columns.computed
         self._input = Schema(())
 
     @property
@@ -46,7 +46,9 @@ class OwnUpdate(PersistentAggregate):
         return self._key
 
     def bind_input(self, input: Schema, *, used_by: str) -> None:
-        self._state.bind(input.select(self._key), column_types(used_by, self._key, self._aggregates, input))
+        self._state.parts.declared.bind(
+            input.select(self._key), column_types(used_by, self._key, self._aggregates, input)
+        )
         self._input = input
 
     @property
@@ -64,17 +66,19 @@ class OwnUpdate(PersistentAggregate):
     def aggregator(self) -> OwnAggregator:
         """Return the picklable part, which runs on executors."""
         state, aggregates = self._state, tuple(self._aggregates.items())
-        options = self._input, state.table, state.value_limits, self._columns.computed
+        declared: DeclaredState = state.parts.declared
+        options = self._input, declared.table, declared.value_limits, self._columns.computed
         return OwnAggregator(state.key, state.values, aggregates, *options)
 
 
 def check_key(state: Any, key: tuple[str, ...]) -> None:
     """Raise `ConfigError` if a state was declared with another key."""
-    declared = state.known_key_names
-    if declared is not None and tuple(declared) != key:
+    declared: DeclaredState = state.parts.declared
+    key_names = declared.known_key_names
+    if key_names is not None and key_names != key:
         raise ConfigError(
-            f"state {state.table} has the key ({', '.join(declared)}), and its update groups by ({', '.join(key)}): "
-            "make them agree, or leave out the state's key"
+            f"state {declared.table} has the key ({', '.join(key_names)}), and its update groups by "
+            f"({', '.join(key)}): make them agree, or leave out the state's key"
         )
 
 
@@ -130,7 +134,7 @@ def reducing_bolt(operation: str, state: Any, aggregates: Aggregates, key: tuple
             f"{operation}: reducers are computed apart from other aggregates; give {', '.join(names)} another state"
         )
     check_key(state, key)
-    state.bind(fields.select(key), column_types(operation, key, aggregates, fields))
+    state.parts.declared.bind(fields.select(key), column_types(operation, key, aggregates, fields))
     return Reducing(tuple(aggregates.values()), key, fields, Schema((*state.key, *state.values)))
 
 

@@ -124,7 +124,7 @@ class CountUpdate(WindowsUpdate[CountWindow]):
             key_numbers = pc.divide(numbers, _int_scalar(parts))
             columns = {name: keys[name].take(key_numbers) for name in self.key}
             keys = pa.table({**columns, PANE: _remainders(numbers, parts)})
-        return self.state.rows_before(attempt, keys)
+        return self.state.parts.lookup.rows_before(attempt, keys)
 
     def merge_rows(self, rows: pa.Table, part: pa.Table) -> MergedRows:
         """Return the changed parts of windows, and the windows that became full."""

@@ -179,4 +179,4 @@ class WindowedUpdate(WindowsUpdate[Window]):
         return (*self.key, WINDOW_START)
 
     def window_closer(self) -> WindowCloser:
-        return WindowCloser(self.closed_columns, self.window, self.aggregator(), self.state.table)
+        return WindowCloser(self.closed_columns, self.window, self.aggregator(), self.state.parts.declared.table)

@@ -104,7 +104,7 @@ def test_what_is_followed_is_what_one_finds_that_opens_the_table(tmp_path: Path,
     random = Random(seed)
     history = History(tmp_path / "t", random)
     history.transaction()
-    followed, moved = (open_to_read(history.state.location, OWNER, history.state.columns) for _ in range(2))
+    followed, moved = (open_to_read(history.state.location, OWNER, history.state.declared.columns) for _ in range(2))
     told(moved)
     own = (history.transaction,) * 8 + (history.fence, history.compact)
     others = (history.declare, history.optimize, history.clean, history.rewind)
@@ -114,7 +114,7 @@ def test_what_is_followed_is_what_one_finds_that_opens_the_table(tmp_path: Path,
             random.choice(own if random.random() < 0.85 else others)()
         followed.loaded.refresh()
         ahead += followed.loaded.is_ahead
-        opened = open_to_read(history.state.location, OWNER, history.state.columns)
+        opened = open_to_read(history.state.location, OWNER, history.state.declared.columns)
         # As a task is told which version to read.
         moved.loaded.move_to(opened.loaded.delta_version)
         assert told(followed) == told(moved) == told(opened)

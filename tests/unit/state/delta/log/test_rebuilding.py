@@ -120,7 +120,7 @@ def test_a_checkpoint_keeps_the_digests_of_files(place: Place) -> None:
     Path(path).write_bytes(Path(path).read_bytes()[::-1])
     [damaged] = damaged_files(words.location, table)
     assert "but other ones" in str(damaged)
-    write_deltalake(table, words.columns.table_schema.empty_table(), mode="overwrite")
+    write_deltalake(table, words.declared.columns.table_schema.empty_table(), mode="overwrite")
     assert list(damaged_files(words.location, DeltaTable(place.folder / "t"))) == []
 
 

@@ -27,7 +27,7 @@ def written(folder: Path, txid: int) -> DeltaMapState:
     state = DeltaMapState(folder, *columns, layout=LogLayout(compact_after=2), expires="at", after="1 second")
     state.open(OWNER, TxId)
     attempt = TransactionAttempt(TxId(txid), AttemptId(txid))
-    state.begin(attempt, BatchFacts(txid * 1_000))
+    state.declared.begin(attempt, BatchFacts(txid * 1_000))
     row = {"key": ["a"], "at": pa.array([txid * 1_000_000], pa.int64()).cast(AT), "n": [1]}
     state.merge(attempt, Partials({"n": "sum"}, pa.table(row)))
     state.parts.maintenance.maintain(TxId(txid), lambda: True)
@@ -49,19 +49,19 @@ def test_what_a_reader_follows_is_what_one_finds_that_opens_the_table(
     """The versions of attempts, compactions and horizons, however many Delta commits have come."""
     state = written(tmp_path / "t", 1)
     state.close()
-    followed = open_to_read(state.location, OWNER, state.columns)
+    followed = open_to_read(state.location, OWNER, state.declared.columns)
     compactions = set()
     for txid in range(2, 14):
         written(tmp_path / "t", txid).close()
         if txid % between:
             continue
         if cleaned:
-            newest = open_to_read(state.location, OWNER, state.columns).loaded
+            newest = open_to_read(state.location, OWNER, state.declared.columns).loaded
             newest.engine.create_checkpoint()
             for version in range(newest.delta_version):
                 (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink(missing_ok=True)
         followed.loaded.refresh()
-        opened = open_to_read(state.location, OWNER, state.columns)
+        opened = open_to_read(state.location, OWNER, state.declared.columns)
         assert known(followed) == known(opened)
         assert followed.row_count() == opened.row_count()
         compactions.add(known(followed)[1])

@@ -31,7 +31,7 @@ def loads(folder: Path, expires: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     for txid in range(1, TRANSACTIONS + 1):
         attempt = TransactionAttempt(TxId(txid), AttemptId(txid))
         if expires:
-            state.begin(attempt, BatchFacts(txid * 1_000))
+            state.declared.begin(attempt, BatchFacts(txid * 1_000))
         at = pa.array([txid * 1_000_000], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
         state.merge(attempt, Partials({"n": "sum", "at": "max"}, pa.table({"key": ["a"], "n": [1], "at": at})))
     assert state.read().num_rows == 1

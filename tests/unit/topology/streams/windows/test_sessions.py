@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
 from tests.examples import examples
+from tests.unit.runner_bench import raising
 from transactional.core.machine.window_assignment import FIRST_US, LAST_US, Sessions, WindowTimes
-from transactional.core.ports import State
 from transactional.errors import ConfigError
 from transactional.testing import complete_topology
 from transactional.topology.describing import describe_topology
@@ -149,7 +149,9 @@ def test_mistakes_are_reported_at_their_line(make: Any, message: str) -> None:
 
 def test_a_state_that_cannot_delete_is_refused() -> None:
     class Keeps(MemoryMapState):
-        allow_deletes = State.allow_deletes
+        def __init__(self) -> None:
+            super().__init__()
+            self.declared.allow_deletes = raising(ConfigError("a Keeps can't delete rows"))  # type: ignore[method-assign]
 
     _, stream = clicks([])
     with pytest.raises(ConfigError, match="a Keeps can't delete rows, as sessions that merge do"):
