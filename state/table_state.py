@@ -75,6 +75,7 @@ class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
         self._fence = Fence(table, "", kind, self._unopened)
         self._store_id: str | None = None
         self._opened: TableT | None = None
+        self._cached_put_rows: PutRows | None = None
         self._read_by: tuple[TransactionAttempt, AttemptId | None] | None = None
 
     @property
@@ -221,7 +222,7 @@ class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
         self._check_unchanged_since_read(attempt, version)
         attempt_id, horizons = attempt.attempt_id, self._horizons(attempt)
         if verdict is Verdict.WRITE and (rows.num_rows or staged or is_replay or self._writes_in_parts):
-            check_unique(rows, self.declared.key_names, self.declared.table)
+            check_unique(rows, self._rows.columns.key.names, self._rows.state)
             write = TableWrite(attempt, rows, combine, staged, is_replay, horizons)
             self._confirm(attempt_id, lambda table: table.apply(write))
         elif verdict is not Verdict.NOTHING:
@@ -275,6 +276,7 @@ class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
     def _set_owner(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Check the columns and create the fence. The first step of `open`."""
         self.declared.columns.check(self.declared.table)
+        self._cached_put_rows = None
         self._fence = Fence(self.declared.table, owner, self.declared.kind, txid_of)
 
     def _unopened(self, attempt_id: AttemptId) -> TxId:
@@ -288,4 +290,6 @@ class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
 
     @property
     def _rows(self) -> PutRows:
-        return self.declared.rows(self._fence.owner)
+        if self._cached_put_rows is None:
+            self._cached_put_rows = self.declared.rows(self._fence.owner)
+        return self._cached_put_rows

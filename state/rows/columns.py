@@ -79,7 +79,7 @@ class StateColumns:
         """The name of the column that is true where the row's transaction has deleted its key; NULL means false."""
         return self.names.get("deleted", "deleted")
 
-    @property
+    @cached_property
     def horizon(self) -> str | None:
         """The name of the column with the expiry horizon of the row's transaction, which tables in the log layout have:
         an earlier row of the key may have expired. None unless rows expire by a value column."""

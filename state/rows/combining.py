@@ -1,7 +1,7 @@
-"""How partial aggregates are combined with stored values: row by row in Arrow, and for single values in Python.
+"""How partial aggregates are combined with stored values, for single values in Python.
 
-The words of `COMBINES` (`sum`, `min`, `max`, `last`) mean the same in both. `state.delta.tables.sql` states them a
-third time, for queries. All functions are pure.
+The words of `COMBINES` (`sum`, `min`, `max`, `last`) mean the same for columns of Arrow (`opaque_columns.py`), and in
+queries (`state.delta.tables.sql`). All functions are pure.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from decimal import Context, Decimal, Inexact
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from transactional.core.ports import COMBINES, unknown_combine_error
 from transactional.model.absent import ABSENT
 
@@ -20,39 +17,12 @@ _EXACT: Final = Context(prec=100, traps=[Inexact])
 """Columns have at most 38 digits; the thread's own context would round to 28."""
 
 
-def combine_columns(combine: str, stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Combine, row by row, partial aggregates with the stored values, both of one type; `combine` is one of `COMBINES`.
-
-    NULL counts as nothing, except for `last`, where it is a value like any other. NaN is greater than every number.
-    Raises `ArrowInvalid` where a sum of integers or decimals does not fit the type, `ProtocolError` for another word.
-    """
-    match combine:
-        case "last":
-            return partial
-        case "sum":
-            sums = _add(stored, partial)
-            return pc.coalesce(sums, partial, stored) if sums.null_count else sums
-        case "min" | "max":
-            is_better = (pc.less if combine == "min" else pc.greater)(partial, stored)
-            if pa.types.is_floating(partial.type):
-                # For Arrow NaN is neither less nor greater.
-                is_better = pc.or_(is_better, pc.is_nan(stored if combine == "min" else partial))
-            # NULL where one of them is: then the other one counts.
-            return pc.coalesce(pc.if_else(is_better, partial, stored), partial, stored)
-    raise unknown_combine_error(combine)
-
-
-def _add(stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
-    type_ = partial.type
-    if pa.types.is_decimal(type_) and type_.precision == pa.decimal128(38).precision:
-        wide = pa.decimal256(type_.precision + 1, type_.scale)
-        stored, partial = stored.cast(wide), partial.cast(wide)
-    return pc.add_checked(stored, partial).cast(type_)
-
-
 def combine_value(combine: str, stored: Any, partial: Any) -> Any:
-    """Combine as `combine_columns` a single value, which may be `ABSENT`. Sums of integers and decimals are exact,
-    whatever a column can hold."""
+    """Combine a partial aggregate with a stored value, which may be `ABSENT`; `combine` is one of `COMBINES`.
+
+    NULL counts as nothing, except for `last`. Sums of integers and decimals are exact, whatever a column can hold.
+    Raises `ProtocolError` for another word.
+    """
     if combine not in COMBINES:
         raise unknown_combine_error(combine)
     if combine == "last" or stored is ABSENT or stored is None:

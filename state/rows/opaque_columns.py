@@ -1,17 +1,21 @@
 """The opaque rule for columns: the rows of a table as of a transaction, written once for Arrow and for SQL.
 
 A table stores each value with its previous one. `ColumnsAsOf` chooses between the two for every row at once, in the
-terms of whoever calls it: `Terms` are Arrow arrays in `state.delta.write.change`, SQL text in
-`state.delta.tables.sql`, and SQLAlchemy's expressions in `state.sql.table`. `state.rows.stored_value` states the rule
-for single values; a test compares the two.
+terms of whoever calls it: `Terms` are Arrow arrays (`ArrowTerms`), SQL text in `state.delta.tables.sql`, and
+SQLAlchemy's expressions in `state.sql.table`. `state.rows.stored_value` states the rule for single values; a test
+compares the two. `combine_columns` combines values in Arrow with new partial aggregates.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from state.rows.columns import StateColumns
+from transactional.core.ports import unknown_combine_error
 from transactional.model.attempt import TxId
 
 T = TypeVar("T")
@@ -37,6 +41,31 @@ class Terms(Protocol[T]):
 
     def choose(self, condition: T, chosen: T, otherwise: T) -> T:
         """Return `chosen` where the condition is true, else `otherwise`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowTerms:
+    """The columns of rows in Arrow."""
+
+    rows: pa.Table
+
+    def column(self, name: str) -> Any:
+        return self.rows[name]
+
+    def is_below(self, name: str, txid: int) -> Any:
+        return pc.fill_null(pc.less(self.rows[name], int(txid)), fill_value=False)
+
+    def is_there(self, name: str) -> Any:
+        return pc.is_valid(self.rows[name])
+
+    def is_unset(self, name: str) -> Any:
+        return pc.invert(pc.fill_null(self.rows[name], fill_value=False))
+
+    def either(self, first: Any, second: Any) -> Any:
+        return pc.or_(first, second)
+
+    def choose(self, condition: Any, chosen: Any, otherwise: Any) -> Any:
+        return pc.if_else(condition, chosen, otherwise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +110,33 @@ class ColumnsAsOf(Generic[T]):
         if is_alive is None:
             return terms.either(self.is_older, was_there)
         return terms.choose(self.is_older, is_alive, was_there)
+
+
+def combine_columns(combine: str, stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Combine, row by row, partial aggregates with the stored values, both of one type; `combine` is one of `COMBINES`.
+
+    NULL counts as nothing, except for `last`, where it is a value like any other. NaN is greater than every number.
+    Raises `ArrowInvalid` where a sum of integers or decimals does not fit the type, `ProtocolError` for another word.
+    """
+    match combine:
+        case "last":
+            return partial
+        case "sum":
+            sums = _add(stored, partial)
+            return pc.coalesce(sums, partial, stored) if sums.null_count else sums
+        case "min" | "max":
+            is_better = (pc.less if combine == "min" else pc.greater)(partial, stored)
+            if pa.types.is_floating(partial.type):
+                # For Arrow NaN is neither less nor greater.
+                is_better = pc.or_(is_better, pc.is_nan(stored if combine == "min" else partial))
+            # NULL where one of them is: then the other one counts.
+            return pc.coalesce(pc.if_else(is_better, partial, stored), partial, stored)
+    raise unknown_combine_error(combine)
+
+
+def _add(stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
+    type_ = partial.type
+    if pa.types.is_decimal(type_) and type_.precision == pa.decimal128(38).precision:
+        wide = pa.decimal256(type_.precision + 1, type_.scale)
+        stored, partial = stored.cast(wide), partial.cast(wide)
+    return pc.add_checked(stored, partial).cast(type_)

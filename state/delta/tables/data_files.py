@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -20,11 +21,14 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
+from pyarrow.fs import FileSystem
 
 _UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 # Spark has a dot before c000.
 DATA_FILE = re.compile(rf"part-\d{{5,}}-{_UUID}([.-]c\d+)?(\.[a-z0-9]+)?\.parquet", re.IGNORECASE)
 """The name of a data file, as Spark, delta-rs and `new_data_file` choose it."""
+GROUP_ROWS = 500_000
+"""Number of rows in a row group of a file."""
 FILE_ROWS_MAX = 4_000_000
 """Largest number of rows in a file, however few bytes they take, since each thread rewrites one file at a time."""
 
@@ -51,7 +55,7 @@ class WrittenFile:
     """A file that is written and not yet part of its table: the same file as part of it, and its number of rows.
 
     `statistics` are those for the table's log, as JSON. `digest` is that of the file's bytes, or empty (`new_digest`).
-    `footer` is None for a staged file: a task has written and synced it, and it outlives a refused Delta commit.
+    `footer` may be None for a staged file: a task has written and synced it, and it outlives a refused Delta commit.
     """
 
     part: DataFile
@@ -59,14 +63,92 @@ class WrittenFile:
     statistics: str
     digest: str = ""
     footer: parquet.FileMetaData | None = None
+    is_staged: bool = False
 
     @property
     def name(self) -> str:
         return self.part.name
 
+
+class DigestingSink:
+    """An output file, and the digest of the bytes that were written to it so far."""
+
+    closed = False
+
+    def __init__(self, sink: pa.NativeFile) -> None:
+        self._sink, self._digest = sink, new_digest()
+
     @property
-    def is_staged(self) -> bool:
-        return self.footer is None
+    def digest(self) -> str:
+        """The digest in hexadecimal form."""
+        return self._digest.hexdigest()
+
+    def write(self, content: bytes) -> int:
+        """Append bytes and return their number."""
+        self._digest.update(content)
+        self._sink.write(content)
+        return len(content)
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._sink.tell())
+
+    def flush(self) -> None:
+        """Pass on the buffered bytes to the file."""
+        self._sink.flush()
+
+    def close(self) -> None:
+        """End the file, after which nothing is written."""
+        self.closed = True
+        self._sink.close()
+
+
+class FileWriter:
+    """Writes one new data file, with the columns of a schema.
+
+    `folder` is that of the file in the table's, with a slash at its end. `txid` is as in `DataFile`.
+    """
+
+    def __init__(self, storage: FileSystem, schema: pa.Schema, folder: str = "", txid: int | None = None) -> None:
+        """Create the file. Raises `OSError`."""
+        self._storage, self._schema, self._txid = storage, schema, txid
+        self._name, self.rows = folder + new_data_file(), 0
+        self._footers = list[parquet.FileMetaData]()
+        self._sink = DigestingSink(storage.open_output_stream(self._name))
+        self._writer = table_writer(self._sink, schema, footers=self._footers)
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows, which may have more columns. Raises `OSError`, `ArrowException`."""
+        self._writer.write_table(rows.select(self._schema.names).cast(self._schema), row_group_size=GROUP_ROWS)
+        self.rows += rows.num_rows
+
+    def close(self) -> WrittenFile:
+        """End the file. Raises `OSError`, and deletes it then."""
+        try:
+            self._writer.close()
+            part, [footer] = DataFile(self._name, self._sink.size_bytes, self._txid), self._footers
+            self._sink.close()
+        except BaseException:
+            self.undo()
+            raise
+        return WrittenFile(part, self.rows, footer_statistics(footer), self._sink.digest, footer)
+
+    def write_all(self, rows: pa.Table) -> WrittenFile:
+        """Write rows and end the file. Raises `OSError`, `ArrowException`, and deletes the file then."""
+        try:
+            self.write(rows)
+        except BaseException:
+            self.undo()
+            raise
+        return self.close()
+
+    def undo(self) -> None:
+        """Delete the file, whether it is complete or not."""
+        with suppress(OSError):
+            self._writer.close()
+            self._sink.close()
+        with suppress(FileNotFoundError):
+            self._storage.delete_file(self._name)
 
 
 def table_writer(

@@ -29,7 +29,7 @@ from state.delta.tables.table import DeltaLocation, unreadable
 from state.delta.write.entry import commit_replacement
 from state.delta.write.files import Replacement
 from state.delta.write.loaded_table import LoadedTable
-from state.delta.write.segments import as_segment
+from state.delta.write.segments import as_segment, segment_files
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from transactional.core.ports.staged import StagedFile
@@ -90,7 +90,7 @@ class CompactionTask:
         version = table.version()
         if version is None:
             raise OperatingError(f"Delta table {self.location} has no version of {self.owner}")
-        inputs = frozenset(file.name for file in table.segment_files(self.compaction.start, self.compaction.end))
+        inputs = frozenset(file.name for file in segment_files(table, self.compaction.start, self.compaction.end))
         rows = query.compact(self.compaction, self.base, self.horizon) + query.compaction_order(self.compaction)
         stager = FileStager(Path(self.location.uri), self.owner, self.columns.key)
         attempt = TransactionAttempt(self.compaction.end, version)
@@ -119,7 +119,7 @@ def commit_compaction(table: LoadedTable, finished: WrittenCompaction) -> bool:
     and `OperatingError` for a written file that is missing.
     """
     start, end = finished.compaction.start, finished.compaction.end
-    inputs = table.segment_files(start, end)
+    inputs = segment_files(table, start, end)
     if {file.name for file in inputs} != finished.inputs:
         return False
     check_there(table.location, finished.files)

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from state.rows.combining import combine_columns
 from state.rows.expiring import NO_HORIZONS, TIME, ExpiryHorizons, time_scalar
-from state.rows.opaque_columns import ColumnsAsOf
+from state.rows.opaque_columns import ArrowTerms, ColumnsAsOf, combine_columns
 from transactional.model.aggregates.key_matching import find_key_positions, find_unmatched_positions, take_rows
 from transactional.model.attempt import TxId
 
@@ -87,34 +86,9 @@ def _places_of_all(rows: pa.Table, source: pa.Table, key: Sequence[str]) -> Plac
     return in_rows, pa.concat_arrays([in_source, new])
 
 
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """The columns of rows in Arrow (see `state.rows.opaque_columns`)."""
-
-    rows: pa.Table
-
-    def column(self, name: str) -> Any:
-        return self.rows[name]
-
-    def is_below(self, name: str, txid: int) -> Any:
-        return pc.fill_null(pc.less(self.rows[name], int(txid)), fill_value=False)
-
-    def is_there(self, name: str) -> Any:
-        return pc.is_valid(self.rows[name])
-
-    def is_unset(self, name: str) -> Any:
-        return pc.invert(pc.fill_null(self.rows[name], fill_value=False))
-
-    def either(self, first: Any, second: Any) -> Any:
-        return pc.or_(first, second)
-
-    def choose(self, condition: Any, chosen: Any, otherwise: Any) -> Any:
-        return pc.if_else(condition, chosen, otherwise)
-
-
 def visible(rows: pa.Table, columns: StateColumns, end_txid: TxId | None) -> pa.Table:
     """Return key and value columns of a table's rows as they were before transaction `end_txid`."""
-    as_of = ColumnsAsOf.before_transaction(columns, end_txid, _Terms(rows))
+    as_of = ColumnsAsOf.before_transaction(columns, end_txid, ArrowTerms(rows))
     keys = [(name, rows[name]) for name in columns.key.names]
     values = [(name, as_of.value_column(name)) for name in columns.values.names]
     all_rows, row_filter = pa.table(dict([*keys, *values])), as_of.row_filter
@@ -142,7 +116,7 @@ class _Rewriting:
         self._is_in_source = pc.is_valid(in_source)
         self._are_all_in_source = in_source.null_count == 0
         has_own = pc.any(pc.equal(self._rows[columns.txid], self._txid)).as_py()
-        self._as_of = ColumnsAsOf.before_transaction(columns, txid if has_own else None, _Terms(self._rows))
+        self._as_of = ColumnsAsOf.before_transaction(columns, txid if has_own else None, ArrowTerms(self._rows))
         """The rows before this transaction: rows of a dead attempt start again from their previous values."""
 
     def build(self, combine: Mapping[str, str]) -> pa.Table:

@@ -75,8 +75,8 @@ class TableDisk:
 
     def make_durable(self) -> None:
         """Sync all earlier writes. Raises `OSError`, `OperatingError`."""
-        if self.is_kept:
-            sync(self.unsynced())
+        if paths := self.unsynced():
+            sync(paths)
             self.mark_synced()
 
     def settle(self) -> None:

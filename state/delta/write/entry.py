@@ -41,7 +41,7 @@ def commit_replacement(
     check_read_version(table)
     # Of the version that was read: the log may be another one once the entry is written.
     expected = {table.owner: table.version(), **app_versions}
-    version, names = table.read_version + 1, [file.name for file in replacement.new if not file.is_staged]
+    version, names = table.read_version + 1, [file.part.name for file in replacement.new if not file.is_staged]
     try:
         _write_version(table, version, _actions(table, replacement, app_versions, note), names)
     except FileExistsError:
@@ -50,11 +50,12 @@ def commit_replacement(
     except OSError:
         check_links(table.location)
         raise
+    is_late = may_be_late(table, version, table.read_at_s)
     table.move_past_write(app_versions, replacement)
-    if may_be_late(table, version, table.read_at_s):
+    if is_late:
         check_late_commit(table, expected)
     else:
-        table.disk.mark_written(table.read_version, names)
+        table.disk.mark_written(version, names)
 
 
 def check_read_version(table: LoadedTable) -> None:
@@ -68,7 +69,7 @@ def _actions(
     table: LoadedTable, replacement: Replacement, app_versions: Mapping[str, int], note: str
 ) -> list[dict[str, Any]]:
     """Return the actions of the entry that replaces the old files by the new ones."""
-    now_ms = _now_ms(table, [file.name for file in replacement.new])
+    now_ms = _now_ms(table, [file.part.name for file in replacement.new])
     # `userMetadata` is what Spark's DESCRIBE HISTORY shows.
     commit = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
     commit |= {"readVersion": table.read_version, "isBlindAppend": False, "engineInfo": "transactional"}

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -126,16 +125,16 @@ class LoadedTable:
 
     def move_past_write(self, app_versions: Mapping[str, int], replacement: Replacement) -> None:
         """Move to the next Delta version, which this process has written without delta-rs, with these app versions."""
-        current, new = self.current, replacement.new
-        recorded = {**current.app_versions, **app_versions}
         self.read_version += 1
-        files, partitions = replacement.unchanged, current.partitions
-        if files is not None:
-            files = {**files, **{file.part: file.rows for file in new}}
-        if partitions is not None:
-            partitions = partitions.replaced(replacement.old, new)
-        self.current = DeltaSnapshot(
-            self.read_version, recorded, current.properties, files, partitions, replacement.rows
+        current, new, files = self.current, replacement.new, replacement.unchanged
+        self.current = replace(
+            current,
+            version=self.read_version,
+            app_versions={**current.app_versions, **app_versions},
+            files=None if files is None else {**files, **{file.part: file.rows for file in new}},
+            partitions=current.partitions and current.partitions.replaced(replacement.old, new),
+            rows=replacement.rows,
+            row_count=None,
         )
 
     @property
@@ -346,27 +345,6 @@ class LoadedTable:
             return list(self.current.files)
         return replaceable_files(self.engine) if can_create(self.storage) else None
 
-    @property
-    def has_replaceable_segments(self) -> bool:
-        """True if files of a table in the log layout may be replaced without delta-rs."""
-        return can_create(self.storage) and self.follow_files(self.columns.txid) is not None
-
-    def segment_files(self, start: int, end: int) -> list[DataFile]:
-        """Return the files of the transactions with `start < txid <= end` in a table in the log layout.
-
-        Raises `OperatingError`.
-        """
-        column = self.columns.txid
-        if (partitions := self.follow_files(column)) is not None:
-            return partitions.files_between(start, end)
-        files = [DataFile(file["path"], file["size_bytes"], int(file["partition"][column])) for file in self.files()]
-        return [file for file in files if file.txid is not None and start < file.txid <= end]
-
-    @property
-    def unchanged(self) -> Replacement:
-        """The replacement of no file."""
-        return Replacement(unchanged=self.current.files, rows=self.current.rows)
-
     def query(self, sql: str, settings: Mapping[str, str] | None = None) -> pa.RecordBatchReader:
         """Run a query on the table, whose name in it is `t`. The reader raises `pa.ArrowException`.
 
@@ -409,14 +387,6 @@ class LoadedTable:
         if self.current.partitions is not None:
             return self.current.partitions.rows
         return int(self.engine.count())
-
-    def files(self) -> list[dict[str, Any]]:
-        """Return the files of this Delta version as its add actions describe them. Raises `OperatingError`."""
-        try:
-            files: list[dict[str, Any]] = pa.table(self.engine.get_add_actions()).to_pylist()
-            return files
-        except (DeltaError, OSError) as error:
-            raise unreadable(self.location, error) from None
 
     def keep_durable(self) -> None:
         """Sync all later writes, if the table is on a disk of this machine."""

@@ -40,9 +40,10 @@ class MergeWriter(TableWriter):
         return read_by_driver(self.table.location, self.columns, write, self.state) if write.staged else write
 
     def replace_files(self, write: TableWrite) -> Replacement | None:
-        if (files := self.table.rewritable_files()) is None:
+        files, names = self.table.rewritable_files(), self.table.column_names
+        if files is None:
             return None
-        change, names = self._change_of(write), self.table.column_names
+        change = self._change_of(write)
         return self.rewrite_small(change, files, names) or self.rewrite_touched(change, files, names)
 
     def overwrite(self, write: TableWrite) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 from deltalake import Transaction
+from deltalake.exceptions import DeltaError
 
 from state.delta.segments.log_layout import check_same_combine, stored_combine
 from state.delta.segments.restarts import check_expiry
@@ -19,6 +20,7 @@ from state.delta.tables.data_files import DataFile, WrittenFile
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staged_files import check_staged, read_by_driver
 from state.delta.tables.staging import is_plain
+from state.delta.tables.table import unreadable
 from state.delta.write.change import segment_rows
 from state.delta.write.engine_commits import (
     as_attempt,
@@ -49,13 +51,17 @@ class LogWriter(TableWriter):
     def __init__(self, table: LoadedTable, state: str, lookup: Lookup, read_bounds: BoundsReader) -> None:
         super().__init__(table, state, lookup)
         self._read_bounds = read_bounds
-        self._schema = arrow_schema(self.columns.written_columns)
+        self._schema, self._compaction_id = arrow_schema(self.columns.written_columns), compaction_of(table.owner)
+        self._has_folders = is_plain(self.columns.txid)
+        """True if each segment has a folder. The names of other txid columns have more than one form in a log."""
+        self._recorded_combine: tuple[Mapping[str, str], Mapping[str, str]] | None = None
+        """The properties that were read last, and how values are combined by them."""
         self._bounds: tuple[TxId, SumBounds] | None = None
 
     @property
     def compacted_txid(self) -> TxId:
         """The transaction up to which the table is compacted, or 0 if it never was."""
-        return TxId(self.table.version_of(compaction_of(self.table.owner)) or 0)
+        return TxId(self.table.version_of(self._compaction_id) or 0)
 
     def prepare(self, write: TableWrite) -> TableWrite:
         """Record how rows are combined, and the features that a write uses, before the rows come. Check the sums."""
@@ -76,15 +82,14 @@ class LogWriter(TableWriter):
         attempt may have committed them, and another program may have compacted them.
         """
         txid, column = write.attempt.txid, self.columns.txid
-        if not self.table.has_replaceable_segments:
+        if (partitions := self.table.follow_files(column)) is None:
             return None
-        old = self.table.segment_files(txid - 1, txid)
         rows = segment_rows(self.columns, write.rows, write.horizons)
-        folder = f"{column}={txid}/" if is_plain(column) else ""
+        folder = f"{column}={txid}/" if self._has_folders else ""
         if self.table.folder is not None and rows.num_rows:
             (self.table.folder / folder).mkdir(exist_ok=True)
         new = write_file(self.table.storage, rows, self._schema, folder, txid)
-        return Replacement(old, [*new, *as_segment(write.staged, txid)])
+        return Replacement(partitions.files_between(txid - 1, txid), [*new, *as_segment(write.staged, txid)])
 
     def overwrite(self, write: TableWrite) -> None:
         if write.staged:
@@ -98,10 +103,18 @@ class LogWriter(TableWriter):
 
     def settle_combine(self, combine: Mapping[str, str]) -> None:
         """Record in the table how its values are combined, for good, before its first row. Raises `WriteRefused`."""
-        stored = stored_combine(self.table.properties)
+        properties = self.table.properties
+        if (
+            self._recorded_combine is not None
+            and self._recorded_combine[0] is properties
+            and self._recorded_combine[1] == combine
+        ):
+            return
+        stored = stored_combine(properties)
         if stored is not None:
             check_same_combine(stored, combine, self.table.location)
         if stored == combine:
+            self._recorded_combine = properties, dict(combine)
             return
         check_expiry(self.columns, combine, str(self.table.location))
         commit_properties(self.table, {COMBINE_PROPERTY: json.dumps(dict(combine))}, under_fence(self.table))
@@ -146,11 +159,26 @@ def _largest_of(write: TableWrite, check: SumCheck) -> dict[str, int]:
     return {name: max_magnitude(write.rows[name]) + sum(file.largest[name] for file in write.staged) for name in names}
 
 
+def segment_files(table: LoadedTable, start: int, end: int) -> list[DataFile]:
+    """Return the files of the transactions with `start < txid <= end`. Raises `OperatingError`."""
+    column = table.columns.txid
+    if (partitions := table.follow_files(column)) is not None:
+        return partitions.files_between(start, end)
+    try:
+        actions = pa.table(table.engine.get_add_actions()).to_pylist()
+    except (DeltaError, OSError) as error:
+        raise unreadable(table.location, error) from None
+    files = [(int(file["partition"][column]), file) for file in actions]
+    return [DataFile(file["path"], file["size_bytes"], txid) for txid, file in files if start < txid <= end]
+
+
 def as_segment(staged: Sequence[StagedFile], txid: TxId) -> list[WrittenFile]:
     """Return staged files as files of a segment, without those that have no row.
 
     No compaction would remove a file without rows, since an engine rewrites the files that have some.
     """
     return [
-        WrittenFile(DataFile(file.path, file.size_bytes, txid), file.rows, file.stats) for file in staged if file.rows
+        WrittenFile(DataFile(file.path, file.size_bytes, txid), file.rows, file.stats, is_staged=True)
+        for file in staged
+        if file.rows
     ]

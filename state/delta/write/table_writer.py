@@ -9,7 +9,7 @@ raises `WriteRefused`. The state then reads the version again and repeats it: no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -39,17 +39,15 @@ class WriteCounts:
     rows: int = 0
     staged_files: int = 0
 
-    def add(self, write: TableWrite) -> None:
-        """Add the rows and the staged files of a write."""
-        self.rows += write.rows.num_rows + sum(file.rows for file in write.staged)
-        self.staged_files += len(write.staged)
-
 
 class TableWriter(ABC):
     """Writes a table for the one thread that may. `state` is its name in messages; `lookup` reads its rows."""
 
     def __init__(self, table: LoadedTable, state: str, lookup: Lookup) -> None:
         self.table, self.columns, self.state, self._lookup = table, table.columns, state, lookup
+        self._writes_entries = can_create(table.storage)
+        """True if the log's entries can be written without delta-rs."""
+        self._sum_check: tuple[Mapping[str, str], SumCheck] | None = None
         self.counts, self.transactions = WriteCounts(), 0
         """Number of transactions since the table was opened, which maintenance counts."""
 
@@ -73,18 +71,22 @@ class TableWriter(ABC):
 
         Raises `WriteRefused`, `SumOverflow`, `OperatingError`.
         """
+        table, attempt = self.table, write.attempt
+        app_versions = table.app_versions_of(attempt.attempt_id)
         write = self.prepare(write)
         try:
-            replacement = self.replace_files(write)
+            replacement = self.replace_files(write) if self._writes_entries else None
             if replacement is None:
                 self.overwrite(write)
             else:
-                self._enter(write.attempt.attempt_id, write.attempt, replacement)
+                note = note_of(table.owner, attempt.attempt_id, attempt)
+                commit_replacement(table, replacement, app_versions, note)
         except (DeltaError, OSError) as error:
-            raise refused(self.table.location, error) from None
+            raise refused(table.location, error) from None
         except pa.ArrowException as error:
-            raise unreadable(self.table.location, error) from None
-        self.counts.add(write)
+            raise unreadable(table.location, error) from None
+        self.counts.rows += write.rows.num_rows + sum(file.rows for file in write.staged)
+        self.counts.staged_files += len(write.staged)
 
     @abstractmethod
     def prepare(self, write: TableWrite) -> TableWrite:
@@ -108,16 +110,15 @@ class TableWriter(ABC):
         self.table.disk.settle()
         if horizons is not None:
             self.record_horizons(attempt_id, horizons)
-        if not can_create(self.table.storage):
-            return commit_nothing(self.table, as_attempt(self.table, attempt_id, attempt))
+        table, current = self.table, self.table.current
+        if not self._writes_entries:
+            return commit_nothing(table, as_attempt(table, attempt_id, attempt))
+        nothing = Replacement(unchanged=current.files, rows=current.rows)
+        app_versions, note = table.app_versions_of(attempt_id), note_of(table.owner, attempt_id, attempt)
         try:
-            return self._enter(attempt_id, attempt, self.table.unchanged)
+            return commit_replacement(table, nothing, app_versions, note)
         except OSError as error:
-            raise refused(self.table.location, error) from None
-
-    def _enter(self, attempt_id: AttemptId, attempt: TransactionAttempt | None, replacement: Replacement) -> None:
-        app_versions = self.table.app_versions_of(attempt_id)
-        commit_replacement(self.table, replacement, app_versions, note_of(self.table.owner, attempt_id, attempt))
+            raise refused(table.location, error) from None
 
     def record_horizons(self, attempt_id: AttemptId, horizons: ExpiryHorizons) -> None:
         """Let the Delta commit of an attempt record expiry horizons. Raises `WriteRefused`.
@@ -142,5 +143,8 @@ class TableWriter(ABC):
 
     def sum_check(self, write: TableWrite) -> SumCheck:
         """Return the check of the columns whose sums may not fit."""
-        values = self.columns.values
-        return SumCheck(self.state, values, [write.combine[name] for name in values.names])
+        if self._sum_check is None or self._sum_check[0] != write.combine:
+            values = self.columns.values
+            check = SumCheck(self.state, values, [write.combine[name] for name in values.names])
+            self._sum_check = write.combine, check
+        return self._sum_check[1]

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from state.rows.combining import combine_columns, combine_value
+from state.rows.combining import combine_value
+from state.rows.opaque_columns import combine_columns
 from state.rows.stored_value import StoredValue
 from transactional.errors import ProtocolError, StoreMismatch
 from transactional.model.absent import ABSENT
