@@ -70,12 +70,14 @@ def test_records_that_were_passed_on_are_timed_from_when_they_were_sent_and_none
     seen = sinks.Seen()
     seen.add([record(sinks.PROBE, 500), record(1, 1_000), record(2, 4_000)], 9_000, [1, 2, 2])
     seen.add([record(3, 5_000)], 10_000, [3])
-    assert (seen.probes, seen.speed()) == (1, 1_000)
+    seen.parse()
+    assert (seen.count, len(seen.numbers), seen.speed()) == (4, 3, 1_000)
     assert seen.latency(2_000) == {"p50_ms": 5, "p99_ms": 5}
     planned_us = {2: 5_000, 3: 8_000}
     assert seen.latency_since_planned(2_000, planned_us) == {"consumed_p50_ms": 2, "consumed_p99_ms": 4}
     seen.check(3, exactly=True)
     seen.add([record(3, 5_000)], 11_000)
+    seen.parse()
     seen.check(3, exactly=False)
     with pytest.raises(WrongResult, match=r"^3 records were sent; 4 came, 3 of them different$"):
         seen.check(3, exactly=True)
