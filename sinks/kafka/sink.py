@@ -130,6 +130,13 @@ class KafkaSink(Sink):
                 str(error),
             ) from error
 
+    def fence_removed(self, owner: SinkOwner, identity: Mapping[str, Any]) -> bool:
+        if (identity.get("kind"), identity.get("cluster")) != (self.kind, self._cluster_id):
+            return False
+        assert self._limits is not None, "it is prepared"
+        KafkaPublisher(self.connection, owner, self._limits, TRANSACTION_TIMEOUT_MS)
+        return True
+
     def position(self) -> SinkPosition | None:
         assert self._owner is not None, "it is open"
         return ControlTopic(self.connection, self._owner).final_position()

@@ -162,6 +162,14 @@ class Sink(ABC):
         With `has_published` nothing is created in which a position would be missing. Raises `SinkUnavailable`.
         """
 
+    def fence_removed(self, owner: SinkOwner, identity: Mapping[str, Any]) -> bool:
+        """Fence every publisher of another sink, which has left the topology. Return whether this sink can.
+
+        This sink is prepared. `owner` and `identity` are those of the other one. Raises `SinkUnavailable`.
+        """
+        del owner, identity
+        return False
+
     @abstractmethod
     def position(self) -> SinkPosition | None:
         """Read the final position of an open sink; None if nothing was ever published. Raises `SinkUnavailable`."""

@@ -18,7 +18,7 @@ from transactional.model.errors import ConfigError, OperatingError, StoreUnavail
 from transactional.model.plumbing.pools import DaemonPool
 from transactional.runtime.publishing.payload_files import PayloadFolder
 from transactional.runtime.publishing.relay import Relay
-from transactional.runtime.publishing.settling import check_waiting_sinks, settle_sinks
+from transactional.runtime.publishing.settling import check_waiting_sinks, fence_removed_sinks, settle_sinks
 
 RETRY_S: Final = 1.0
 """The pause of a relay after an error of its target or of the store."""
@@ -60,8 +60,12 @@ class Relays:
             sink.prepare()
 
     def check(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
-        """Raise `ConfigError` if waiting transactions could not be sent by a topology with this fingerprint."""
+        """Raise `ConfigError` if waiting transactions could not be sent by a topology with this fingerprint.
+
+        Otherwise the sinks that it no longer has are fenced. Raises `SinkUnavailable`.
+        """
         check_waiting_sinks(fingerprint, self._store, lease)
+        fence_removed_sinks(self.sinks, fingerprint, self._store, lease)
 
     def settle(self, lease: Lease, store_id: str) -> None:
         """Open all sinks and compare them with the store. Nothing may be committed before this has returned."""

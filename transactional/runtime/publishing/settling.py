@@ -10,6 +10,7 @@ the same way before it begins, and accepts a target that is ahead of the store.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ from transactional.model.errors import ConfigError, StoreMismatch
 from transactional.model.names import SINKS
 
 _RUNS_MAX = 100_000
+
+_log = logging.getLogger(__name__)
 
 
 def settle_sinks(
@@ -167,6 +170,27 @@ class Settlement:
             f"sink {owner.sink!r} of topology {owner.topology_id!r}: its target {problem}; the store's id is "
             f"{owner.store_id}. Nothing was published; restore the store that belongs to the target, or give the "
             "topology another id"
+        )
+
+
+def fence_removed_sinks(
+    sinks: Mapping[str, Sink], fingerprint: Mapping[str, Any], store: CoordinatorStore, lease: Lease
+) -> None:
+    """Fence the publishers of sinks that have left the topology: a process that was suspended may still have one.
+
+    Called before the new fingerprint is stored, so that a start which dies here is repeated. Raises `SinkUnavailable`.
+    """
+    if lease.store_id is None:
+        return
+    [status] = store.status(lease.topology_id)
+    for name, identity in status.fingerprint.get(SINKS, {}).items():
+        owner = SinkOwner(lease.topology_id, name, lease.store_id, lease.fence_id)
+        if name in fingerprint.get(SINKS, {}) or any(sink.fence_removed(owner, identity) for sink in sinks.values()):
+            continue
+        _log.warning(
+            "sink %r has left the topology, and no other sink reaches its target: make sure that no earlier process of "
+            "the topology is still running, for it could publish there",
+            name,
         )
 
 

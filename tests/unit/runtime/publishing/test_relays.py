@@ -141,6 +141,16 @@ def test_a_sink_with_waiting_transactions_stays_as_it_is(
         run(build(sink, counts), store, accept_changes=True)
 
 
+def test_a_removed_sink_that_nobody_can_fence_is_named(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    store, counts = MemoryCoordinatorStore(), MemoryMapState("word string")
+    run(build(counts=counts), store)
+    run(build(None, counts), store, accept_changes=True)
+    assert "sink 'alerts' has left the topology, and no other sink reaches its target" in caplog.text
+    caplog.clear()
+    run(build(None, counts), store)
+    assert "has left the topology" not in caplog.text
+
+
 def test_a_process_that_no_longer_leads_fences_nobody(target: Target) -> None:
     store, sink = MemoryCoordinatorStore(), WordSink("words")
     lease = store.acquire("words", {}, owner="earlier", lease_ms=1_000)
