@@ -56,8 +56,10 @@ _CONSUMER: dict[str, Option] = {
     # The limit of a response over all partitions. A busy producer writes large record batches, and a response brings
     # whole ones: with a limit per partition below their size, it would bring those of one partition only.
     "fetch.max.bytes": _QUEUED_BYTES,
-    "fetch.message.max.bytes": 1_000_000,
 }
+_FETCH_BYTES_MIN, _FETCH_BYTES_MAX = 64 * 1024, 1_000_000
+_BYTES_PER_FETCHED_BYTE = 8
+"""The size of small messages in memory, by their size in a response."""
 
 PartitionKey = tuple[str | None, int | None]
 """A partition as Kafka's messages name it: topic and number."""
@@ -95,9 +97,7 @@ class SharedConsumer:
         self._failed: dict[PartitionKey, KafkaError] = {}
         self._is_full = False
         self._errors: deque[KafkaError] = deque(maxlen=1)
-        settings: dict[str, Any] = connection.client_settings(
-            {**_CONSUMER, "queued.min.messages": max(_QUEUED_RECORDS // partitions, 200)}
-        ) | {
+        settings: dict[str, Any] = connection.client_settings({**_CONSUMER, **_limit_fetches(partitions)}) | {
             "isolation.level": connection.isolation,
             "error_cb": self._errors.append,
         }
@@ -300,6 +300,7 @@ class SharedConsumer:
 
     def _limit_buffers(self) -> None:
         """Bound the buffers: while a reader waits for a partition without a leader, the other partitions deliver."""
+        self._pause_ahead()
         size = sum(buffer.size for buffer in self._partitions.values())
         if size > PENDING_BYTES_MAX:
             self._is_full = True
@@ -307,6 +308,18 @@ class SharedConsumer:
         elif self._is_full and size < PENDING_BYTES_MAX // 2:
             self._is_full = False
             self._assign(list(self._due))
+
+    def _pause_ahead(self) -> None:
+        """Stop fetching the partitions that are not due and fill their share of the buffers, until they are due."""
+        share = PENDING_BYTES_MAX // 2 // len(self._partitions) if self._partitions else 0
+        ahead = {
+            key: buffer
+            for key, buffer in self._partitions.items()
+            if buffer.ahead_size > share and buffer.is_assigned and not buffer.is_due
+        }
+        self._unassign(list(ahead))
+        for buffer in ahead.values():
+            buffer.is_assigned = False
 
     def _pause_unread(self) -> None:
         """Fetch only the partitions that readers wait for, and drop the buffers that no range expects."""
@@ -355,6 +368,19 @@ class SharedConsumer:
                 f"{describe_partition(partition)}: {self.connection.redact(error.args[0].str())}"
             ) from error
         return low, high
+
+
+def _limit_fetches(partitions: int) -> dict[str, Option]:
+    """Return limits with which one response for each of the partitions fits into the buffers of their consumer.
+
+    A response brings at least the next record batch of a partition. A limit below the record batches of a busy producer
+    would bring those of one partition only, so it is not lowered further than to a large record batch.
+    """
+    share = PENDING_BYTES_MAX // _BYTES_PER_FETCHED_BYTE // partitions
+    return {
+        "fetch.message.max.bytes": min(max(share, _FETCH_BYTES_MIN), _FETCH_BYTES_MAX),
+        "queued.min.messages": max(_QUEUED_RECORDS // partitions, 200),
+    }
 
 
 @lru_cache(_KEYS_MAX)

@@ -21,6 +21,9 @@ PIECE_BYTES_MAX = 8 * 1024 * 1024
 """The maximum size of a piece of a range, about, in bytes. A range is read in pieces."""
 
 _RUNS_MAX = 8
+_PASSED_RUNS_MAX = 2
+"""The maximum number of runs before the offsets that were taken last. Another process has read them, or an attempt in
+flight is about to."""
 _SAMPLED_MESSAGES = 64
 _OVERHEAD_BYTES = 300
 """The memory that a message takes beside its value, in bytes."""
@@ -119,6 +122,11 @@ class FetchedPartition:
         del self.runs[: len(forgotten_runs)]
         self.size -= sum(run.size for run in forgotten_runs)
 
+    @property
+    def ahead_size(self) -> int:
+        """The memory of the newest run, about, in bytes: of the messages that were fetched ahead."""
+        return self.runs[-1].size if self.runs else 0
+
     def take(self, offsets: OffsetRange) -> Run:
         """Remove and return the beginning of a range, as far as it was fetched, but no more than a piece."""
         if (index := self._find_run(offsets.start)) is None:
@@ -139,6 +147,8 @@ class FetchedPartition:
         run.offsets, run.size = _make_range(until, run.offsets.until), remaining_size
         self.runs[index : index + 1] = [run_part for run_part in (skipped_run, run) if len(run_part.offsets)]
         self.size -= piece.size
+        passed_runs = index + (1 if len(skipped_run.offsets) else 0)
+        self.keep_last(len(self.runs) - passed_runs + _PASSED_RUNS_MAX)
         return piece
 
     def _find_run(self, offset: int) -> int | None:

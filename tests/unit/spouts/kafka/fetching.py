@@ -78,6 +78,7 @@ class Client:
         self.assigned: list[dict[int, int]] = []
         self.unassigned: list[list[int]] = []
         self.queries: list[list[int]] = []
+        self.delivered_records = 0
         self.is_closed = False
         self.before_consuming: Callable[[], None] = lambda: None
         self._ended: set[int] = set()
@@ -124,6 +125,7 @@ class Client:
         ]
         if offsets:
             self.at[index] = offsets[-1] + 1
+            self.delivered_records += len(offsets)
             value = b"x" * self.cluster.bytes
             return [Message(topic="t", partition=index, offset=each, value=value) for each in offsets]
         self.at[index] = log.end

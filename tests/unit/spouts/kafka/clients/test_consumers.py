@@ -228,6 +228,32 @@ def test_what_nobody_expects_any_longer_makes_room(monkeypatch: pytest.MonkeyPat
     assert set(reading.consumer._partitions) == {("t", 0)}
 
 
+def test_a_backlog_larger_than_the_buffers_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that has filled its share waits until it is due, so that no buffer has to be dropped."""
+    monkeypatch.setattr(consumers, "PENDING_BYTES_MAX", 600_000)
+    cluster = Cluster.of(*[400] * 16, burst=50)
+    reading = Reading(cluster, monkeypatch)
+    for start in range(0, 400, 5):
+        reading.expect(*((index, start, start + 5) for index in range(16)))
+        for index in range(16):
+            reading.lease(index, span(start, start + 5))
+            assert reading.read(index, start, start + 5) == list(range(start, start + 5))
+            reading.consumer.leases.clear()
+        assert held(reading) < 600_000
+    assert reading.client.delivered_records == 400 * 16
+
+
+def test_ranges_that_other_processes_read_do_not_fill_the_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the attempts in flight stay: they may come next."""
+    reading = Reading(Cluster.of(1_000, burst=1_000), monkeypatch)
+    reading.expect((0, 0, 1_000))
+    for start in range(0, 900, 20):
+        assert reading.read(0, start, start + 10) == list(range(start, start + 10))
+    [buffer] = reading.consumer._partitions.values()
+    assert [run.offsets for run in buffer.runs] == [span(850, 860), span(870, 880), span(890, 1_000)]
+    assert buffer.size == sum(run.size for run in buffer.runs)
+
+
 def test_a_large_range_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of records as of bytes, even if all of it is here."""
     reading = Reading(Cluster.of(25_000, burst=25_000), monkeypatch)
@@ -246,6 +272,16 @@ def test_partitions_share_what_is_fetched_ahead(partitions: int, queued: int, mo
     SharedConsumer(replace(ONE, options=(("queued.min.messages", 5),)), partitions)
     ours, theirs = (client.settings["queued.min.messages"] for client in cluster.clients)
     assert (ours, theirs) == (queued, 5)
+
+
+@pytest.mark.parametrize(("partitions", "fetched_bytes"), [(1, 1_000_000), (128, 131_072), (10_000, 65_536)])
+def test_a_response_for_every_partition_fits_into_the_buffers(
+    partitions: int, fetched_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message of a few bytes takes eight times as many in memory. A limit may not be below a large record batch."""
+    cluster = Cluster.of().install(monkeypatch)
+    SharedConsumer(ONE, partitions)
+    assert cluster.clients[0].settings["fetch.message.max.bytes"] == fetched_bytes
 
 
 # --- errors -------------------------------------------------------------------------------------------------------
