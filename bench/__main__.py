@@ -20,7 +20,7 @@ from time import monotonic
 
 from rich.console import Console
 
-from bench import apart, gears, growth, page, report, sinks
+from bench import apart, appends, gears, growth, page, report, sinks
 from bench.contest import Contest
 from bench.parts import PARTS, SHORT, WHOLE, Topics, warm_up
 from bench.peers import SETTINGS
@@ -141,6 +141,8 @@ if __name__ == "__main__":
             gears.main(arguments)
         case ["sinks", *arguments]:
             sinks.main(arguments)
+        case ["appends", *arguments]:
+            appends.main(arguments)
         case ["report", *arguments]:
             report.main(arguments)
         case arguments:

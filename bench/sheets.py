@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import gear_sheets, model, sink_sheets
+from bench import append_sheets, gear_sheets, model, sink_sheets
 from bench.scale_targets import scale_targets
 from bench.targets import TIMES, Documents, ages, formatted, targets
 
@@ -263,6 +263,16 @@ def sink_sheets_of(documents: Documents) -> list[Sheet]:
     return [measured, Sheet("Sinks: targets", ("what", "target", "reached", ""), reached)]
 
 
+def append_sheets_of(documents: Documents) -> list[Sheet]:
+    """Rows appended from Kafka to Delta tables, beside what that is to reach."""
+    rows = documents.get("appends", {}).get("rows", [])
+    measured = Sheet("Appends", append_sheets.COLUMNS, list(append_sheets.append_rows(rows)))
+    if not rows:
+        return [measured]
+    reached = [(goal.what, goal.wanted, goal.shown, MET[goal.is_met]) for goal in append_sheets.append_targets(rows)]
+    return [measured, Sheet("Appends: targets", ("what", "target", "reached", ""), reached)]
+
+
 def gear_sheets_of(documents: Documents) -> list[Sheet]:
     """Batches from one message to 200,000 and partitions from 4 to 512, beside what they are to reach."""
     targets_of = gear_sheets.gear_targets(documents) if "gears" in documents else ()
@@ -327,6 +337,7 @@ def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
         "scale": lambda: _linked("scale", documents) + _loads("scale", documents) + shown(scale_sheet(documents)),
         "gears": lambda: _linked("gears", documents) + shown(*gear_sheets_of(documents)),
         "sinks": lambda: _linked("sinks", documents) + shown(*sink_sheets_of(documents)),
+        "appends": lambda: _linked("appends", documents) + shown(*append_sheets_of(documents)),
         "failures": lambda: shown(failures_sheet(documents)),
         "constants": lambda: shown(constants_sheet(documents)),
         "predictions": lambda: shown(predictions_sheet(documents)),
@@ -352,6 +363,7 @@ def all_sheets(documents: Documents) -> Iterator[Sheet]:
     yield from (
         *gear_sheets_of(documents),
         *sink_sheets_of(documents),
+        *append_sheets_of(documents),
         grid_sheet(documents),
         scale_sheet(documents),
         steady_sheet(documents),

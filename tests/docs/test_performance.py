@@ -45,6 +45,7 @@ def test_a_files_name_is_that_of_its_part() -> None:
         "lookups",
         "scale",
         "sinks",
+        "appends",
         Path(report.FIGURES).stem,
     }
     assert {path.stem for path in FOLDER.glob("*.json")} <= {*CONTESTS, *others}
