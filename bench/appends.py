@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -122,7 +123,8 @@ class TableReader:
                 since_s = time.monotonic()
             elif time.monotonic() - since_s > (_SILENT_S if count else _START_S) or process.poll() is not None:
                 raise WrongResult(f"no row came for {time.monotonic() - since_s:.0f} s, after {count}")
-            time.sleep(_POLL_S)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_S)
 
     def read(self, count: int) -> pa.Table:
         """Return `sent_us` and `visible_us` of all rows but probes, once each number from 1 to `count` came once."""
