@@ -22,7 +22,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from state.delta.log.log import CHECKPOINT_INTERVAL, LOG_FOLDER, check_links, commit_path, entry_name, is_there
+from state.delta.log.log import CHECKPOINT_INTERVAL, ENTRY, LOG_FOLDER, check_links, commit_path, entry_name, is_there
+from state.delta.log.torn import find_torn_files, set_aside
 from state.delta.tables.storage import can_create, create
 from state.delta.tables.table import DeltaLocation, features_of, is_known_protocol, load_table, storage_of
 from state.delta.write.entry import write_entry
@@ -107,7 +108,7 @@ class AppendLog:
         """Read the newest version; None if there is no table. Raises `TableUnfit`, `OperatingError`."""
         if not is_there(self.location):
             return None
-        table = load_table(self.location)
+        table = self._load_intact()
         protocol, metadata = table.protocol(), table.metadata()
         features, schema_json = features_of(protocol), table.schema().to_json()
         reader, writer = protocol.min_reader_version, protocol.min_writer_version
@@ -132,6 +133,19 @@ class AppendLog:
         columns = pa.schema(table.schema().to_arrow())
         return TableSnapshot(table.version(), action, columns, versions[0], versions[1], versions[2] or 0)
 
+    def _load_intact(self) -> DeltaTable:
+        """Load the newest version. A checkpoint that a power cut has torn is set aside, if the entries are enough."""
+        try:
+            return load_table(self.location)
+        except OperatingError:
+            torn = find_torn_files(Path(self.location.uri)) if self.location.scheme == "file" else []
+            if not torn or any(ENTRY.fullmatch(file.path.name) for file in torn):
+                raise
+            set_aside(torn)
+            reasons = "; ".join(f"{file.path.name}: {file.reason}" for file in torn)
+            _log.warning("Delta table %s: files of its log were torn, and are set aside: %s", self.location, reasons)
+        return load_table(self.location)
+
     def create_table(self, columns: pa.Schema, partition_columns: Sequence[str], properties: Mapping[str, str]) -> None:
         """Create the table, unless there is one. Raises `ConfigError`, `OSError`."""
         with TemporaryDirectory() as scratch:
@@ -153,6 +167,12 @@ class AppendLog:
             self.write(0, actions)
         except VersionTaken:
             return
+
+    def sync_folders(self) -> None:
+        """Sync the folders of the log, on a disk, since a leader that died may have created them. Raises `OSError`."""
+        if self.location.scheme == "file":
+            log = Path(self.location.uri, LOG_FOLDER)
+            sync([log, *log.parents])
 
     def write(self, version: int, actions: Sequence[Mapping[str, Any]]) -> None:
         """Write the entry of a Delta version, durably on a disk.

@@ -46,6 +46,7 @@ class DeltaPublisher:
                 self._create(has_published=has_published)
                 continue
             try:
+                self._log.sync_folders()
                 self._snapshot = self._fenced(snapshot)
             except VersionTaken:
                 continue

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from deltalake import DeltaTable
+
+from sinks import DeltaSink
+from sinks.delta import append_log, compaction
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, SqlMapState
 from state.delta.log import log as delta_log
@@ -29,12 +33,13 @@ from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
 
 WORDS = "abcabda"
+SINK_PROPERTIES = {"delta.checkpointInterval": "2", "delta.deletedFileRetentionDuration": "interval 0 seconds"}
 PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "2"}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What tables are written by: as a whole, file by file, as a log, by tasks (staged); and in SQLite."""
+    """What tables are written by: as a whole, file by file, as a log, by tasks (staged); in SQLite; and by a sink."""
 
     tables: str
     is_opaque: bool = True
@@ -69,6 +74,9 @@ def build(setting: Setting, folder: Path, *, take: int = 1, told: int = -1) -> T
     spout = kind([[(word,) for word in WORDS]], fields="word string", take=take)
     spout.told = told
     builder = TransactionalTopologyBuilder("cut", "words", spout)
+    if setting.tables == "sink":
+        builder.set_sink("events", DeltaSink(folder / "tables" / "events")).shuffle_grouping("words")
+        return builder.build()
     of_state = StateKind.OPAQUE if setting.is_opaque else StateKind.TRANSACTIONAL
     for name in ("one", "other"):
         builder.set_committer_bolt(name, state_of(setting, folder, name, of_state).count()).fields_grouping(
@@ -99,6 +107,8 @@ def frequent_maintenance(setting: Setting) -> Iterator[None]:
         mock.patch.object(BackgroundWork, "start", done_at_once),
         mock.patch.object(delta_merged, "COMPACTION_INTERVAL", 5),
         mock.patch.object(delta_merged, "FILES_MAX", 1),
+        mock.patch.object(compaction, "FILES_MIN", 2),
+        mock.patch.dict(append_log._PROPERTIES, SINK_PROPERTIES),
         mock.patch.object(delta_small, "REWRITTEN_BYTES_MAX", -1 if setting.tables == "merge" else 1_000_000),
     ):
         yield
@@ -130,7 +140,14 @@ def committed(folder: Path) -> int:
 
 
 def check(setting: Setting, folder: Path) -> None:
-    """Both tables hold a plain count, exactly."""
+    """Both tables hold a plain count, exactly, and that of a sink each word once."""
+    if setting.tables == "sink":
+        try:
+            appended = DeltaTable(str(folder / "tables" / "events")).to_pyarrow_table()["word"].to_pylist()
+        except OSError as error:
+            raise AssertionError("table events") from error
+        assert Counter(appended) == Counter(WORDS), "table events"
+        return
     for name in ("one", "other"):
         state: Any = build(setting, folder).component(name).state
         found = {row["word"]: row["count"] for row in state.read().to_pylist()}

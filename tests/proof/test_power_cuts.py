@@ -38,7 +38,7 @@ from tests.proof.power import Setting, check, committed, live
 from transactional.errors import TransactionalError
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = [Setting(tables) for tables in ("small", "merge", "log", "staged", "sqlite")]
+SETTINGS = [Setting(tables) for tables in ("small", "merge", "log", "staged", "sqlite", "sink")]
 SETTINGS += [Setting(tables, is_opaque=False) for tables in ("small", "log")]
 SUBSETS = 20
 PARTS = 8
@@ -194,7 +194,7 @@ def one_of_each_kind(run: Recorded, chance: Random) -> Mapping[int, list[str]]:
 
 @pytest.mark.sample
 @pytest.mark.long("tests/integration/delta/test_syncing.py")
-@pytest.mark.parametrize("setting", SETTINGS[:5], ids=str)
+@pytest.mark.parametrize("setting", SETTINGS[:6], ids=str)
 def test_a_power_cut_of_each_kind(setting: Setting, recorded: Record, cut_counts: CutCounts, seed: int) -> None:
     run, chance = recorded(setting), Random(f"{seed} {setting}")
     chosen = one_of_each_kind(run, chance)
@@ -225,6 +225,10 @@ PLANTED: list[tuple[str, str, Callable[[str], bool]]] = [
     ("staged", "a staged file", lambda path: "/_staged/" in path and path.endswith(".parquet")),
     ("staged", "the folder of staged files", lambda path: path.endswith("/_staged")),
     ("small", "the store's log", lambda path: path.endswith("store.db-wal")),
+    ("sink", "a run file", lambda path: "/_runs/" in path and path.endswith(".parquet")),
+    ("sink", "the folder of run files", lambda path: path.endswith("/_runs")),
+    ("sink", "a merged file", lambda path: "/compacted-" in path),
+    ("sink", "an entry", lambda path: "_commit_" in path),
     ("sqlite", "a state's log", lambda path: path.endswith("one.db-wal")),
 ]
 
