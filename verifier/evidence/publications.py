@@ -43,6 +43,7 @@ class Publications:
     `attempts` has the txid and the phase of every attempt that the store still has; `records` those of committed
     attempts, by sink and attempt; `waiting` the attempts that are still in the outbox; `letters` the number of records
     that an operator has set aside, by attempt. `boundaries` are attempts up to which a target counts for nothing.
+    `restored` are committed attempts that a repair has taken from a journal, which does not know their records.
     """
 
     committed_txid: int
@@ -51,16 +52,20 @@ class Publications:
     waiting: Mapping[str, frozenset[int]]
     letters: Mapping[str, Mapping[int, int]]
     boundaries: Mapping[str, int]
+    restored: frozenset[int] = frozenset()
 
 
 def read_publications(connection: Connection, topology_id: str) -> Publications:
     """Return the records of sinks of a topology. Raises `CheckImpossible` for details that can't be read."""
     key = {"id": topology_id}
     attempts: dict[int, tuple[int, str]] = {}
+    restored = set[int]()
     records: dict[str, dict[int, StoredRecords]] = defaultdict(dict)
     committed_txid = connection.execute(text(_POSITION), key).scalar() or 0
     for txid, attempt_id, phase, details in connection.execute(text(_ATTEMPTS), key):
         attempts[attempt_id] = (txid, phase)
+        if phase == COMMITTED and details is None:
+            restored.add(attempt_id)
         for sink, stored in _parse_details(txid, details).items():
             records[sink][attempt_id] = stored
     waiting: dict[str, set[int]] = defaultdict(set)
@@ -71,7 +76,11 @@ def read_publications(connection: Connection, topology_id: str) -> Publications:
         letters[sink][attempt_id] += count
     boundaries = _read(connection, "transactional_sinks", _BOUNDARIES, {**key, "run": _BOUNDARY_RUN})
     frozen = {sink: frozenset(attempt_ids) for sink, attempt_ids in waiting.items()}
-    return Publications(committed_txid, attempts, records, frozen, letters, {row[0]: row[1] for row in boundaries})
+    return Publications(
+        *(committed_txid, attempts, records, frozen, letters),
+        boundaries={row[0]: row[1] for row in boundaries},
+        restored=frozenset(restored),
+    )
 
 
 def _read(connection: Connection, table: str, query: str, values: Mapping[str, object]) -> list[Any]:

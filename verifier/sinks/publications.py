@@ -106,6 +106,8 @@ def _check_attempts(checked: CheckedTopic, records: TopicRecords, stored: Public
             unchecked["a rewind has taken back"] += records.counts[attempt_id]
         elif phase != COMMITTED:
             findings.add(Kind.WRONG_ATTEMPT, record_place, "the attempt that was committed", f"one that has {phase}")
+        elif attempt_id in stored.restored:
+            unchecked["the store has from a journal"] += records.counts[attempt_id]
         elif not any(attempt_id in stored.records.get(sink, {}) for sink in checked.sinks):
             findings.add(Kind.WRONG_PUBLICATION, record_place, "no records for this topic", records.counts[attempt_id])
     for reason, count in unchecked.items():

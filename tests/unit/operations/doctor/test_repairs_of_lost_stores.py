@@ -29,6 +29,7 @@ from transactional.runtime.engine.driver import TopologyDriver
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
+from verifier.sinks.tables import AppendedTable, check_appended_tables
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +253,8 @@ def test_what_a_sink_has_published_stays_published(tmp_path: Path, loses_the_sto
     assert [words for _, words in target.published] == [[word] for word in (*WORDS, "late")]
     rows = DeltaTable(str(tmp_path / "rows")).to_pyarrow_table().to_pylist()
     assert sorted((row["txid"], row["word"]) for row in rows) == list(enumerate((*WORDS, "late"), start=1))
+    table = AppendedTable("rows", str(tmp_path / "rows"), "txid")
+    assert check_appended_tables(publisher.url, "words", [table]).findings == ()
 
 
 def test_records_that_only_the_lost_store_had_are_named(tmp_path: Path) -> None:

@@ -108,6 +108,8 @@ def test_records_that_are_deleted_are_noted() -> None:
 def test_records_of_attempts_that_count_for_nothing_are_noted() -> None:
     rewound = stored(RECORDS[:4], attempts={**ATTEMPTS, 5: (4, "rewound")})
     assert len(Topic().checked(rewound).notes) == 1
+    restored = Topic().checked(stored(RECORDS[:4], restored=frozenset({5})))
+    assert (restored.counts, len(restored.notes)) == ({}, 1)
     later = {number: ATTEMPTS[number] for number in (3, 4, 5)}
     trimmed = Topic().checked(stored(RECORDS[2:], attempts=later))
     assert (trimmed.counts, len(trimmed.notes)) == ({}, 1)

@@ -92,6 +92,6 @@ def test_what_waits_is_not_missing_and_what_the_store_has_forgotten_is_not_wrong
     assert report.findings == ()
     assert report.notes == (
         "table of sink 'events': 1 committed transactions are not published yet",
-        "table of sink 'events': 8 rows are of transactions that the store no longer has",
+        "table of sink 'events': 8 rows are of transactions of which the store has no records",
         f"table of sink 'events': 1 rows of 1 transactions, such as 2, were removed by {UNKNOWN_REMOVER}",
     )
