@@ -42,6 +42,8 @@ class Kind:
     """Places whose tables can't be changed so: it is refused there as TX101."""
     world: str = "order"
     """In which of `WORLDS` it is met."""
+    by_target: bool = False
+    """True if a sink's target refuses it, which comes after the tables are fenced."""
 
     def final(self, place: str) -> str:
         """What it is refused with in a place, though it is accepted; "": it is not."""
@@ -234,11 +236,16 @@ def _another_sink(program: Program, random: Random) -> Program:
     return replace(program, sinks=(*program.sinks, Publishing("copy", "copy", "place", ())))
 
 
+def _without_field(program: Program, random: Random) -> Program:
+    return replace(program, branches=tuple(replace(each, outputs=NOT_KEPT["outputs"]) for each in program.branches))
+
+
 def _no_sink(program: Program, random: Random) -> Program:
     return replace(program, sinks=program.sinks[1:])
 
 
 SINK = {"sinks": (Publishing(),)}
+TABLE_SINK = {"sinks": (Publishing(fields=(), is_table=True),)}
 COUNTED = (("count", "count", ""), ("total", "sum", "n"))
 EXTREME = (("count", "count", ""), ("extreme", "min", "n"))
 BY_TWO = {"key": ("word", "place")}
@@ -490,5 +497,67 @@ KINDS = (
         program=SINK,
         world="sinks",
     ),
+    Kind(
+        "the cluster of a sink's topic",
+        _sink(cluster="elsewhere"),
+        "cluster: stored",
+        for_good="TX404 has nothing of it",
+        by_target=True,
+        program=SINK,
+        world="sinks",
+    ),
     Kind("a sink is removed", _no_sink, OF_SINK, "its topic stays as it is", unsent=LEFT, program=SINK, world="sinks"),
+    Kind(
+        "the name of a `DeltaSink`",
+        _sink(name="other"),
+        OF_SINK,
+        for_good="TX100 each sink has a table of its own",
+        by_target=True,
+        program=TABLE_SINK,
+        world="tables of sinks",
+    ),
+    Kind(
+        "the partition columns of a `DeltaSink`",
+        _sink(key="place"),
+        "partition_by: stored",
+        for_good="TX101 partitions can't change",
+        by_target=True,
+        program=TABLE_SINK,
+        world="tables of sinks",
+    ),
+    Kind(
+        "the type of a field that a `DeltaSink` appends",
+        _type("m", "string"),
+        FIELDS,
+        for_good="TX101 a column keeps its type",
+        by_target=True,
+        every=PLAIN,
+        program=TABLE_SINK,
+        world="tables of sinks",
+    ),
+    Kind(
+        "a field is added before a `DeltaSink`",
+        _another_field,
+        FIELDS,
+        "its column is NULL in the existing rows",
+        program=TABLE_SINK,
+        world="tables of sinks",
+    ),
+    Kind(
+        "a field is removed before a `DeltaSink`",
+        _without_field,
+        result="its column is NULL in later rows",
+        every=PLAIN,
+        program=TABLE_SINK,
+        world="tables of sinks",
+    ),
+    Kind(
+        "a `DeltaSink` is removed",
+        _no_sink,
+        OF_SINK,
+        "its table stays as it is",
+        unsent=LEFT,
+        program=TABLE_SINK,
+        world="tables of sinks",
+    ),
 )

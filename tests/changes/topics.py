@@ -1,4 +1,4 @@
-"""Sinks of changed programs: `KafkaSink` over topics in memory, which outlive the runs."""
+"""Sinks of changed programs, whose targets outlive the runs: `KafkaSink` over topics in memory, and `DeltaSink`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from sinks import JsonValue, KafkaSink
+from deltalake import DeltaTable
+
+from sinks import DeltaSink, JsonValue, KafkaSink
 from sinks.kafka.record_encoding import KEY, VALUE
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
 from transactional.errors import RecordRefused
@@ -19,18 +22,32 @@ Record = tuple[str, str]
 
 @dataclass(frozen=True)
 class Publishing:
-    """A declared sink. Without `fields` the values are all fields of the stream."""
+    """A declared sink. Without `fields` the values are all fields of the stream.
+
+    If it `is_table`, the table has the name of the topic, and is partitioned by the key.
+    """
 
     name: str = "alerts"
     topic: str = "alerts"
     key: str = "word"
     fields: tuple[str, ...] = ("id", "n", "m")
+    cluster: str = "memory"
+    is_table: bool = False
 
     def record(self, row: Mapping[str, Any], every: Iterable[str]) -> Record:
         """The record of a row in plain Python; `every` are the fields of the stream."""
         values = {name: row[name] for name in self.fields or every}
-        texts = {name: _time(value) if isinstance(value, datetime) else value for name, value in values.items()}
-        return str(row[self.key]), json.dumps(texts, separators=(",", ":"))
+        return _table_row(values) if self.is_table else (str(row[self.key]), _json(values))
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    texts = {name: _time(value) if isinstance(value, datetime) else value for name, value in values.items()}
+    return json.dumps(texts, separators=(",", ":"))
+
+
+def _table_row(row: Mapping[str, Any]) -> Record:
+    """Return a row of a table without its NULLs, which columns of other releases have, and without its transaction."""
+    return "", _json({name: row[name] for name in sorted(row) if name != "txid" and row[name] is not None})
 
 
 def _time(value: datetime) -> str:
@@ -40,23 +57,29 @@ def _time(value: datetime) -> str:
 
 @dataclass
 class Topics:
-    """Published records by topic, each with its txid, and the position of each sink."""
+    """Published records by topic, each with its txid, and the position of each sink. Tables are in a folder."""
 
+    folder: Path
     records: dict[str, list[tuple[int, Record]]] = field(default_factory=dict)
-    positions: dict[str, SinkPosition] = field(default_factory=dict)
+    positions: dict[tuple[str, str], SinkPosition] = field(default_factory=dict)
+    """By the name of the sink, and its cluster."""
     are_full: bool = False
     """True if nothing more can be published."""
 
     def sink(self, publishing: Publishing) -> Sink:
         """The sink of a program."""
-        return TopicSink(self, publishing)
+        return TableSink(self, publishing) if publishing.is_table else TopicSink(self, publishing)
 
     def contents(self) -> dict[str, list[Record]]:
-        """The records of each topic, sorted. Raises `AssertionError` if transactions are out of order."""
+        """The records of each topic and table, sorted. Raises `AssertionError` if transactions are out of order."""
         for topic, records in self.records.items():
             txids = [txid for txid, _ in records]
             assert txids == sorted(txids), f"{topic}: {txids}"
-        return {topic: sorted(record for _, record in records) for topic, records in self.records.items()}
+        contents = {topic: sorted(record for _, record in records) for topic, records in self.records.items()}
+        for path in self.folder.glob("*"):
+            rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+            contents |= {path.name: sorted(map(_table_row, rows))} if rows else {}
+        return contents
 
 
 class TopicSink(KafkaSink):
@@ -65,19 +88,19 @@ class TopicSink(KafkaSink):
     def __init__(self, topics: Topics, publishing: Publishing) -> None:
         value = JsonValue(*publishing.fields)
         super().__init__("memory:9092", publishing.topic, key=publishing.key, value=value)
-        self.topics, self.name = topics, publishing.name
+        self.topics, self.name, self._cluster_id = topics, publishing.name, publishing.cluster
 
     def prepare(self) -> None:
-        self._cluster_id = "memory"
+        """Keep the declared cluster."""
 
     def look(self, owner: SinkOwner) -> SinkPosition | None:
-        return self.topics.positions.get(self.name)
+        return self.topics.positions.get((self.name, self._cluster_id))
 
     def open(self, owner: SinkOwner, *, has_published: bool) -> None:
         self.owner = owner
 
     def position(self) -> SinkPosition | None:
-        return self.topics.positions.get(self.name)
+        return self.topics.positions.get((self.name, self._cluster_id))
 
     def publish(self, group: Sequence[PublishedRecords]) -> None:
         if self.topics.are_full:
@@ -86,4 +109,17 @@ class TopicSink(KafkaSink):
             rows = zip(*(published.records.column(name).to_pylist() for name in (KEY, VALUE)), strict=True)
             records = [(published.publication.attempt.txid, (key.decode(), value.decode())) for key, value in rows]
             self.topics.records.setdefault(self.topic, []).extend(records)
-        self.topics.positions[self.name] = SinkPosition(self.owner.store_id, group[-1].publication)
+        self.topics.positions[self.name, self._cluster_id] = SinkPosition(self.owner.store_id, group[-1].publication)
+
+
+class TableSink(DeltaSink):
+    """Appends to a table, unless nothing more can be published."""
+
+    def __init__(self, topics: Topics, publishing: Publishing) -> None:
+        super().__init__(topics.folder / publishing.topic, partition_by=[publishing.key])
+        self.topics = topics
+
+    def publish(self, group: Sequence[PublishedRecords]) -> None:
+        if self.topics.are_full:
+            raise RecordRefused("the table is full")
+        super().publish(group)

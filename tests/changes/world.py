@@ -52,7 +52,7 @@ class World:
         self.breaks: tuple[int, str] | None = None
         """Before how many more writes one fails, and when."""
         self.last: Topology | None = None
-        self.topics = Topics()
+        self.topics = Topics(place.folder / "appended")
 
     # --- data -----------------------------------------------------------------------------------------------------
 
@@ -213,11 +213,12 @@ class World:
         batches = [records[0].batch for at in (txid, txid + 1) if (records := self.store.attempts_at(ID, TxId(at)))]
         return any(split_stream_name(at)[0] == stream for batch in batches for at, _ in batch.non_empty())
 
-    def whole(self) -> Any:
-        """All that is stored: what a start that is refused may not change."""
+    def whole(self, *, with_tables: bool = True) -> Any:
+        """All that is stored: what a start that is refused may not change. Tables may get fences."""
         status = self.store.status(ID)
         stored = [(each.committed_txid, each.fingerprint) for each in status], self.store.attempts(ID, limit=1_000)
-        return stored, self.place.whole(), self.store.sinks(ID), self.topics.contents()
+        tables = self.place.whole() if with_tables else self.tables()
+        return stored, tables, self.store.sinks(ID), self.topics.contents()
 
 
 def _topic(partition: PartitionId) -> str:

@@ -283,6 +283,7 @@ class Process:
         driver, config = self.driver, self.world.config
         driver.leadership.take()
         driver.leadership.fence_tables()
+        driver.leadership.record_start()
         if self.faults.strikes("old attempts are trimmed"):
             self.store.forget_before(driver.leadership.lease, at_ms=max(0, self.world.now_ms - 5_000))
         coordinator = self.world.coordinator_class(

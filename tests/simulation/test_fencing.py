@@ -66,6 +66,7 @@ class World:
         leadership = Leadership(topology, self.store, TopologyConfig(), SystemClock())
         leadership.lease = lease
         leadership.fence_tables()
+        leadership.record_start()
 
     def commit(self, lease: Lease, topology: Topology, txid: int, attempt_id: int) -> None:
         """One transaction, from its record to its transaction commit."""

@@ -220,6 +220,7 @@ class World:
         topology.spout.open()
         self.process.leadership.take()
         self.process.leadership.fence_tables()
+        self.process.leadership.record_start()
         runner = self.parts.runner(
             topology,
             self.process.executor,

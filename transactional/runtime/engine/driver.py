@@ -230,6 +230,7 @@ class TopologyDriver:
         self.leadership.renew_if_due()
         with self.leadership.renewing_lease():
             self.relays.settle(self.leadership.lease, self.leadership.store_id)
+            self.leadership.record_start()
             self.leadership.forget_old_attempts()
 
     def _wait_for_sinks(self, work: Callable[[], None]) -> bool:

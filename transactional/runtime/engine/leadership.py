@@ -89,6 +89,7 @@ class Leadership:
         self._confirmed = (NO_TRANSACTION, AttemptId(0))
         """The newest transaction commit and the newest attempt that the store has confirmed to this leader."""
         self._store_id: str | None = None
+        self._is_start_recorded = False
         self._fails_alone = topology.guarantee is not Guarantee.EXACTLY_ONCE
 
     def take(self, stalled: StalledLease | None = None) -> None:
@@ -134,7 +135,7 @@ class Leadership:
     def fence_tables(self) -> None:
         """Fence every earlier coordinator off the tables, and check the tables against the store."""
         try:
-            store_id = fence_tables(
+            self._store_id = fence_tables(
                 *(self.topology, self.store, self.lease),
                 durability=self.config.durability,
                 side_by_side=self._side_by_side,
@@ -142,8 +143,14 @@ class Leadership:
         except StoreMismatch:
             self.renew()  # raises `Fenced` if another coordinator has taken over meanwhile, which explains the mismatch
             raise
-        self.store.record_start(self.lease, self.topology.fingerprint(), store_id=store_id)
-        self._store_id = store_id
+
+    def record_start(self) -> None:
+        """Store the fingerprint of the topology, once its tables and sinks agree with the store.
+
+        A start that one of them refuses leaves the stored fingerprint as it is.
+        """
+        self.store.record_start(self.lease, self.topology.fingerprint(), store_id=self.store_id)
+        self._is_start_recorded = True
 
     @property
     def store_id(self) -> str:
@@ -300,7 +307,7 @@ class Leadership:
                 "behind. Nothing more is written; the next start compares it with the tables"
             )
         store_id = None if status is None else status.store_id
-        if self._store_id not in (None, store_id):
+        if self._is_start_recorded and self._store_id != store_id:
             raise StoreWentBack(
                 f"the store of topology {self.topology.id!r} is another one than at the start of this run: its id was "
                 f"{self._store_id}, and is {store_id}. Nothing more is written; the next start compares it with the "

@@ -204,6 +204,7 @@ def test_a_renewal_finds_that_the_store_is_another_one() -> None:
     leadership = Leadership(world.topology(), world.store, DRAINED, ManualClock())
     leadership.take()
     leadership.fence_tables()
+    leadership.record_start()
     leadership.renew()
     world.store._topologies["words"].store_id = "another"
     with pytest.raises(StoreWentBack, match=r"is another one than at the start of this run: its id was .* is another"):
