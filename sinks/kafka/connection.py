@@ -22,6 +22,7 @@ _SECRET: Final = re.compile(r"password|secret|token|credential|jaas|oauthbearer\
 _OURS: Final = (
     *("bootstrap.servers", "metadata.broker.list", "transactional.id", "transaction.timeout.ms", "isolation.level"),
     *("enable.idempotence", "acks", "request.required.acks", "partitioner", "delivery.report.only.error"),
+    *("delivery.timeout.ms", "message.timeout.ms"),
     *("enable.auto.commit", "auto.offset.reset", "enable.partition.eof", "group.id", "message.max.bytes"),
 )
 

@@ -138,8 +138,8 @@ class TopologyConfig:
     a dead letter, or is lost without a table for dead letters; None: until it succeeds."""
 
     outage_timeout_ms: int | None = None
-    """If something that a transaction needs (a source, a table's storage, the store, an executor) has been unavailable
-    for this long, the process stops with the last error; None: it retries for as long as it takes."""
+    """If something that a transaction needs (a source, a table's storage, a sink's target, the store, an executor) has
+    been unavailable for this long, the process stops with the last error; None: it retries for as long as it takes."""
 
     dead_letters_max: int = 1_000
     """How many different tuples one transaction may set aside, if dead letters are set; with more it stops."""

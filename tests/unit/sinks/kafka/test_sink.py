@@ -308,8 +308,9 @@ def test_names_are_unique_and_queries_publish_nothing() -> None:
 def test_options_of_the_sink_can_not_be_set() -> None:
     with pytest.raises(ConfigError, match="a KafkaSink sets the header 'txid' itself"):
         sink(headers={"txid": "word"})
-    with pytest.raises(ConfigError, match=r"'transactional\.id' can't be set in options="):
-        sink(options={"transactional.id": "mine"})
+    for name in ("transactional.id", "delivery.timeout.ms"):
+        with pytest.raises(ConfigError, match=f"'{name}' can't be set in options="):
+            sink(options={name: "1000"})
 
 
 def test_secrets_are_hidden() -> None:
