@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 
-from sinks.delta.append_log import AppendLog, check_owner
+from sinks.delta.append_log import AppendLog, check_owner, unavailable
 from sinks.delta.columns import SinkColumns
 from sinks.delta.partitioning import PartitionColumn, split_rows
 from sinks.delta.publisher import DeltaPublisher
 from sinks.delta.risks import read_risks
 from sinks.delta.run_files import FILES, RunFiles, attempt_of
+from state.delta.tables.data_files import with_all
 from state.delta.tables.table import DeltaLocation
 from transactional.core.ports import PublishedRecords, Sink, SinkAddress, SinkOwner, SinkPosition
 from transactional.model.arrow import arrow_schema
@@ -38,6 +40,7 @@ class DeltaSink(Sink):
     stages_in_tasks = True
     needs_disk = True
     can_go_back = True
+    can_read = True
 
     def __init__(
         self,
@@ -136,6 +139,16 @@ class DeltaSink(Sink):
     def go_back(self, txid: TxId, fence_id: AttemptId) -> None:
         self.open(replace(self.publisher.owner, fence_id=fence_id), has_published=True)
         self.publisher.go_back(self.txid, txid)
+
+    def read(self, txid: TxId) -> pa.Table:
+        schema = self._declared.table_schema
+        if self._log.read() is None:
+            return schema.empty_table()
+        try:
+            table = self._log.load().to_pyarrow_table(filters=[(self.txid, "<=", int(txid))])
+        except (DeltaError, OSError) as error:
+            raise unavailable(self.location, "it can't be read", error) from None
+        return with_all(table, schema)
 
     def close(self) -> None:
         """Do nothing: there is no connection, and upkeep may continue."""

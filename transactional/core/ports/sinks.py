@@ -84,6 +84,8 @@ class Sink(ABC):
     has_position: ClassVar[bool] = True
     """False if the target has no place for a position: then `look` and `position` return None, and `publish` gets
     records again that the target may have. It has to recognize them (`sinks.KeyedSink`)."""
+    can_read: ClassVar[bool] = False
+    """True if `read` returns published records as rows, so that they can be read beside the tables of states."""
     can_send: ClassVar[bool] = False
     """True if `send` sends records from tasks, as a topology that is at least once needs."""
 
@@ -195,6 +197,13 @@ class Sink(ABC):
         The sink is open. `fence_id` is higher than every earlier attempt and fence. The call is repeated if the rewind
         is begun again. Raises `SinkUnavailable`.
         """
+
+    def read(self, txid: TxId) -> pa.Table:
+        """Return the published rows of transactions up to one, of a sink that may never have been opened.
+
+        Raises `OperatingError`.
+        """
+        raise ConfigError(f"what a {self.kind} has published can't be read as rows")
 
     @abstractmethod
     def close(self) -> None:

@@ -14,26 +14,30 @@ from transactional.model.attempt import TxId
 from transactional.operations.loading import check_topology, open_for_reading
 from transactional.operations.queries.pinning import Tables
 from transactional.operations.queries.showing import notebook_view
+from transactional.operations.queries.sink_tables import SinkTables
 from transactional.topology.topology import Topology
 
 
 class Snapshot(Mapping[str, pa.Table]):
     """The key and value columns of a topology's tables as they were after transaction `txid`, by the ids of their
-    committers. A table is read when it is accessed."""
+    committers, and the rows of tables to which sinks append, by the names of the sinks. A table is read when it is
+    accessed; that of a sink waits until the transaction is published."""
 
-    def __init__(self, tables: Tables, txid: TxId) -> None:
-        self.txid, self._tables = txid, tables
+    def __init__(self, tables: Tables, sink_tables: SinkTables, txid: TxId) -> None:
+        self.txid, self._tables, self._sink_tables = txid, tables, sink_tables
 
-    def __getitem__(self, committer: str) -> pa.Table:
-        if committer not in self._tables.readers:
-            raise KeyError(committer)
-        return self._tables.rows(committer, self.txid)
+    def __getitem__(self, name: str) -> pa.Table:
+        if name in self._sink_tables.sinks:
+            return self._sink_tables.read_rows(name, self.txid)
+        if name not in self._tables.readers:
+            raise KeyError(name)
+        return self._tables.rows(name, self.txid)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tables.readers)
+        return iter((*self._tables.readers, *self._sink_tables.sinks))
 
     def __len__(self) -> int:
-        return len(self._tables.readers)
+        return len(self._tables.readers) + len(self._sink_tables.sinks)
 
     def _repr_mimebundle_(self, **_: Any) -> Mapping[str, str]:
         return notebook_view({f"{name} as of transaction {self.txid}": table for name, table in self.items()})
@@ -55,7 +59,7 @@ class AsOf(AbstractContextManager[Snapshot]):
                 store = opened.enter_context(closing(open_for_reading(store)))
             committers = [component.id for component in topology.committers]
             tables = opened.enter_context(closing(Tables.open(topology, store, committers)))
-            snapshot = Snapshot(tables, tables.pin(txid=txid))
+            snapshot = Snapshot(tables, SinkTables.of_topology(topology, store), tables.pin(txid=txid))
             self._open.push(opened.pop_all())
             return snapshot
 

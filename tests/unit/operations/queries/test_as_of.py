@@ -7,14 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from sinks import DeltaSink
+from spouts import MemoryTransactionalSpout
 from state.delta.state import DeltaMapState
 from tests.unit.operations.queries.words import run, word_count
+from transactional import TopologyConfig, run_topology
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.errors import ConfigError
+from transactional.errors import ConfigError, OperatingError
+from transactional.operations.queries import sink_tables
 from transactional.operations.queries.showing import ROWS_MAX
+from transactional.operations.queries.sink_tables import SinkTables
 from transactional.queries import as_of
 from transactional.topology.topology import Topology
+from transactional.trident import Count, TridentTopology
 
+FIELDS = "id string, n long"
 Place = tuple[Topology, str]
 
 
@@ -63,3 +70,21 @@ def test_what_can_not_be_read_is_raised_where_it_is_entered(place: Place) -> Non
         pass
     with pytest.raises(ConfigError, match="can't be read as of 9"):
         as_of(*place, txid=9)._repr_mimebundle_()
+
+
+def test_the_table_of_a_sink_is_read_once_it_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = TridentTopology("landing")
+    stream = topology.new_stream("rows", MemoryTransactionalSpout([[("a", 1), ("b", 2), ("c", 3)]], FIELDS, take=1))
+    stream.sink_to(DeltaSink(tmp_path / "events", partition_by=["id"]), name="raw")
+    stream.group_by("id").persistent_aggregate(DeltaMapState(tmp_path / "counts"), Count(), name="counts")
+    built, url = topology.build(), f"sqlite:///{tmp_path}/store.db"
+    run_topology(built, store=url, config=TopologyConfig(stop_when_drained=True), master="none")
+    with as_of(built, url, txid=2) as snapshot:
+        assert sorted(snapshot["raw"].to_pylist(), key=str) == [
+            *({"id": "a", "n": 1, "txid": 1}, {"id": "b", "n": 2, "txid": 2})
+        ]
+        assert {name: table.num_rows for name, table in snapshot.items()} == {"counts": 2, "raw": 2}
+    monkeypatch.setattr(sink_tables, "WAIT_S", 0.0)
+    monkeypatch.setattr(SinkTables, "_read_done", lambda *_: 2)
+    with as_of(built, url) as snapshot, pytest.raises(OperatingError, match="has published transactions up to 2 only"):
+        snapshot["raw"]
