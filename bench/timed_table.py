@@ -49,7 +49,7 @@ class TimedState(DeltaMapState):
     @property
     def handle(self) -> OpenTable:
         """The open table."""
-        return self._open_table
+        return self.open_table
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ takes over can't before that process has ended. It needs the package `duckdb`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -247,13 +247,12 @@ class DuckDBMapState(TableState[RowTable], Rewind, TableExamination):
         """Return file, table, key, values and kind."""
         return self.declared.identity(duckdb=str(self._path), table=self._table_name)
 
-    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Open the file, and create the table in it, or check the existing one (see the port)."""
-        self._set_owner(owner, txid_of)
+    def load_table(self) -> RowTable:
+        """Open the file, and create the table in it, or check the existing one."""
         self._connection = connected(self._path, self.declared.table)
-        table = self._table_in(self._connection, owner)
-        table.store.open(self._store_id)
-        self._opened = table
+        table = self._table_in(self._connection, self.owner)
+        table.store.open(self.store_id)
+        return table
 
     def close(self) -> None:
         """Close the file, so that another process can open it."""
@@ -271,10 +270,10 @@ class DuckDBMapState(TableState[RowTable], Rewind, TableExamination):
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence (see the port)."""
-        self._rewind_by(fence_id, lambda table: table.rewind(target, fence_id))
+        self.rewind_by(fence_id, lambda table: table.rewind(target, fence_id))
 
-    def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        with self._open_briefly(self._fence.owner) as table:
+    def all_rows(self, committed_txid: TxId | None) -> pa.Table:
+        with self._open_briefly(self.owner) as table:
             if table is None:
                 raise OperatingError(f"state {self.declared.table}: there is no such file yet")
             return table.visible_rows(committed_txid)

@@ -108,6 +108,8 @@ class Fence:
     owner: str
     kind: StateKind
     txid_of: Callable[[AttemptId], TxId]
+    read_by: tuple[TransactionAttempt, AttemptId | None] | None = field(default=None, init=False)
+    """The attempt that read the table last, and the version that it read."""
     _last_known: tuple[AttemptId, TxId] | None = field(default=None, init=False, repr=False, compare=False)
 
     def decide(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
@@ -134,6 +136,15 @@ class Fence:
             raise Fenced(
                 f"state {self.state} of {self.owner} was written by attempt {version}, after {attempt_id}: another "
                 "coordinator has taken over, this one has to stop"
+            )
+
+    def check_unchanged(self, attempt: TransactionAttempt, version: AttemptId | None) -> None:
+        """Raise `TableConflict` if another writer has come since this attempt read the table."""
+        reader, read_version = self.read_by or (None, None)
+        if reader == attempt and version not in (read_version, attempt.attempt_id):
+            raise TableConflict(
+                f"state {self.state} of {self.owner} was at version {read_version} when {attempt} read it and is at "
+                f"{version} now; nothing was written, the attempt has to be repeated"
             )
 
     def txid_at(self, version: AttemptId) -> TxId:

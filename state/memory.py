@@ -7,7 +7,7 @@ reader keeps the one that it has pinned. Nothing survives the process.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -216,13 +216,12 @@ class MemoryMapState(TableState[RowTable], TaskAccess, TableExamination):
         """Return name, key, values and kind, which the fingerprint of a topology has."""
         return self.declared.identity(memory=self.stored.name)
 
-    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Check the columns. The table exists already. Raises `SchemaMismatch` if its rows have other columns."""
-        self._set_owner(owner, txid_of)
-        self._opened = self._table()
-        self._opened.store.open(self._store_id)
+    def load_table(self) -> RowTable:
+        """Return the table, which exists already. Raises `SchemaMismatch` if its rows have other columns."""
+        table = self._table()
+        table.store.open(self.store_id)
         if self.stored.columns is None or not self.stored.rows:
-            return
+            return table
         key, values = self.stored.columns
         if {*key} != {*self.key} or not {*values} <= {*self.values}:
             raise SchemaMismatch(
@@ -230,31 +229,33 @@ class MemoryMapState(TableState[RowTable], TaskAccess, TableExamination):
                 f"the key '{self.key}' and the values '{self.values}': use another table, or declare the existing "
                 "columns (value columns can be added, but nothing else can change)"
             )
+        return table
 
     def for_tasks(self, attempt: TransactionAttempt) -> MemoryTaskState:
         """Return what tasks of a step read (see the port). Raises `Fenced`."""
-        self._check_version_to_read(attempt)
-        rows, horizons = self._open_table.rows(attempt.txid), self._horizons(attempt) or NO_HORIZONS
+        self.check_version_to_read(attempt)
+        rows, horizons = self.open_table.rows(attempt.txid), self.expiry_horizons(attempt) or NO_HORIZONS
         if self.declared.expiry is None:
-            return MemoryTaskState(self._rows, self._by_key(rows), rows)
+            return MemoryTaskState(self.declared.rows(self.owner), self._by_key(rows), rows)
         current_rows, previous_rows = (
-            select_unexpired(rows, self._expiring_column, horizon) for horizon in (horizons.current, horizons.previous)
+            select_unexpired(rows, self.declared.expiring_column, horizon)
+            for horizon in (horizons.current, horizons.previous)
         )
-        return MemoryTaskState(self._rows, self._by_key(current_rows), previous_rows)
+        return MemoryTaskState(self.declared.rows(self.owner), self._by_key(current_rows), previous_rows)
 
     def _by_key(self, rows: pa.Table) -> dict[Key, tuple[Any, ...]]:
         width = len(self.key)
         return {row[:width]: row[width:] for row in rows_of(rows)}
 
-    def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        return self._open_table.visible_rows(committed_txid)
+    def all_rows(self, committed_txid: TxId | None) -> pa.Table:
+        return self.open_table.visible_rows(committed_txid)
 
     def reader(self, owner: str) -> MemoryReader:
         """Return a reader of the table, for this process (see the port)."""
         return MemoryReader(self.stored, self.declared.columns)
 
     @property
-    def _open_table(self) -> RowTable:
+    def open_table(self) -> RowTable:
         """The table, which can be used before `open`."""
         if self._opened is None:
             self._opened = self._table()

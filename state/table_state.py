@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from state.declared import DeclaredTable
 from state.fence import WRITE_TRIES, Fence, FencedTable, TableWrite, Verdict, WriteRefused
 from state.rows.columns import check_time_column
 from state.rows.expiring import ExpiryHorizons, select_unexpired
-from state.rows.python_rows import PutRows, check_unique, rows_of
+from state.rows.python_rows import check_unique, rows_of
 from state.rows.value_limits import ValueLimits
 from state.updates import Updatable
 from transactional.core.ports import Partials, StateKind
@@ -26,14 +27,14 @@ from transactional.core.ports.state_parts import Reading, RowLookup, StateParts,
 from transactional.model.absent import Absent
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.durations import Duration
-from transactional.model.errors import ProtocolError, StoreMismatch, TableConflict
+from transactional.model.errors import ProtocolError, StoreMismatch
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
 
 TableT = TypeVar("TableT", bound=FencedTable)
 
 
-class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
+class TableState(Updatable, RowLookup, Reading, Generic[TableT]):
     """Key → values in a table that only the newest coordinator may write, and that is updated from a stream with or
     without user code.
 
@@ -72,16 +73,15 @@ class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
             value_limits=value_limits,
             check_types=check_types,
         )
-        self._fence = Fence(table, "", kind, self._unopened)
-        self._store_id: str | None = None
+        self._fence = Fence(table, "", kind, _refuse_unopened(table))
+        self.owner = ""
+        self.store_id: str | None = None
         self._opened: TableT | None = None
-        self._cached_put_rows: PutRows | None = None
-        self._read_by: tuple[TransactionAttempt, AttemptId | None] | None = None
 
     @property
     def parts(self) -> StateParts:
         """The parts of every state in a table: it can be read, and records its store."""
-        return StateParts(self.declared, self, store_record=self, reading=self)
+        return StateParts(self.declared, self, store_record=RecordedStore(self), reading=self)
 
     @property
     def key(self) -> Schema:
@@ -101,25 +101,31 @@ class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
         With `committed_txid` the rows are those as of that transaction: a crash between the table and the coordinator's
         store leaves the table one transaction ahead.
         """
-        return self.declared.computed.append_to(self._all_rows(committed_txid))
+        return self.declared.computed.append_to(self.all_rows(committed_txid))
 
     @abstractmethod
-    def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
+    def all_rows(self, committed_txid: TxId | None) -> pa.Table:
         """Return the rows of `read` with the columns that are stored."""
 
     # --- the port -------------------------------------------------------------------------------------------------
 
-    def set_store_id(self, store_id: str | None) -> None:
-        """Set what a table records that `open` creates (see the port)."""
-        self._store_id = store_id
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        """Create the table, or check the existing one (see the port). Raises as `load_table` does."""
+        self.declared.columns.check(self.declared.table)
+        self.owner, self._fence = owner, Fence(self.declared.table, owner, self.declared.kind, txid_of)
+        self._opened = self.load_table()
 
-    def created_for(self) -> str | None:
-        """Return the `store_id` that the open table has recorded (see the port)."""
-        return self._open_table.created_for()
+    @abstractmethod
+    def load_table(self) -> TableT:
+        """Create the table of `owner`, which records `store_id`, or check the existing one, and return it open.
+
+        Raises `SchemaMismatch` for a table of another shape, `StoreMismatch` for one of another owner, `ConfigError` if
+        the storage refuses.
+        """
 
     def version(self) -> AttemptId | None:
         """Load the table; the attempt id that it was last written by."""
-        return self._open_table.read_and_check_version()
+        return self.open_table.read_and_check_version()
 
     def fence(self, attempt_id: AttemptId) -> None:
         """Write `attempt_id` as the version, over the one that `version()` has loaded, changing no row.
@@ -127,12 +133,12 @@ class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
         Raises `Fenced` when the version is higher, `TableConflict` when the table has moved. A version that is
         `attempt_id` already is an own earlier write.
         """
-        loaded = self._open_table.version()
+        loaded = self.open_table.version()
         self._fence.check(loaded, attempt_id)
         if loaded != attempt_id:
             self._confirm(attempt_id, lambda table: table.write_version(attempt_id, None))
 
-    def _rewind_by(self, fence_id: AttemptId, write: Callable[[TableT], None]) -> None:
+    def rewind_by(self, fence_id: AttemptId, write: Callable[[TableT], None]) -> None:
         """Take the table back by `write`, which also writes the fence. Do nothing if the fence is there already."""
         loaded = self.version()
         self._fence.check(loaded, fence_id)
@@ -141,15 +147,15 @@ class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """Return the values of existing keys before this transaction. Raises `Fenced` or `OperatingError`."""
-        rows = self._rows
+        rows = self.declared.rows(self.owner)
         key_table = rows.key_table(keys)
         return rows.values_by_key(keys, key_table, self.rows_before(attempt, key_table))
 
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
         """Return, as `get` does, the rows with these keys, in Arrow (see the port)."""
-        self._check_version_to_read(attempt)
+        self.check_version_to_read(attempt)
         try:
-            return self._select_unexpired(attempt, self._open_table.lookup(attempt.txid, keys))
+            return self._select_unexpired(attempt, self.open_table.lookup(attempt.txid, keys))
         except StoreMismatch:
             # Rows of a later transaction may have come since the version was read: then by another coordinator.
             self._fence.check(self.version(), attempt.attempt_id)
@@ -158,21 +164,21 @@ class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
     def rows_after(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
         """Return the rows with these keys as this attempt has written them (see the port)."""
         self._fence.check(self.version(), attempt.attempt_id)
-        return self._select_unexpired(attempt, self._open_table.lookup(TxId(attempt.txid + 1), keys))
+        return self._select_unexpired(attempt, self.open_table.lookup(TxId(attempt.txid + 1), keys))
 
     def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
         """Return the rows before this transaction whose column is in a range (see the port). Raises `Fenced`."""
         check_time_column(self.declared.columns.visible, column, self.declared.table, "rows_between")
-        self._check_version_to_read(attempt)
-        rows = self._open_table.rows_between(attempt.txid, column, after, until)
-        horizons = self._horizons(attempt)
-        return rows if horizons is None else select_unexpired(rows, self._expiring_column, horizons.previous)
+        self.check_version_to_read(attempt)
+        rows = self.open_table.rows_between(attempt.txid, column, after, until)
+        horizons = self.expiry_horizons(attempt)
+        return rows if horizons is None else select_unexpired(rows, self.declared.expiring_column, horizons.previous)
 
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
         """Return all keys with their values before this transaction. Raises `Fenced` or `OperatingError`."""
-        self._check_version_to_read(attempt)
+        self.check_version_to_read(attempt)
         width = len(self.key)
-        rows = rows_of(self._select_unexpired(attempt, self._open_table.rows(attempt.txid)))
+        rows = rows_of(self._select_unexpired(attempt, self.open_table.rows(attempt.txid)))
         return ((row[:width], row[width:]) for row in rows)
 
     def is_replay(self, attempt: TransactionAttempt) -> bool:
@@ -186,11 +192,11 @@ class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
 
         Raises `SchemaMismatch` for values of another type, `ConfigError` if keys of this state can't be deleted.
         """
-        self._put_rows(attempt, self._rows.table(rows))
+        self._put_rows(attempt, self.declared.rows(self.owner).table(rows))
 
     def put_parts(self, attempt: TransactionAttempt, parts: Sequence[WrittenPart]) -> None:
         """Put the rows that the tasks of a step have kept (see the port)."""
-        empty = self._rows.table({})
+        empty = self.declared.rows(self.owner).table({})
         tables = [part.rows.cast(empty.schema) for part in parts if part.rows is not None]
         self._put_rows(attempt, pa.concat_tables([empty, *tables]), [part.file for part in parts if part.file])
 
@@ -200,11 +206,11 @@ class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """Combine partial aggregates with the values before this transaction (see the port)."""
-        self._write(attempt, self._rows.from_partials(partials), partials.combine, partials.staged)
+        self._write(attempt, self.declared.rows(self.owner).from_partials(partials), partials.combine, partials.staged)
 
     def close(self) -> None:
-        """Forget the table that is open."""
-        self._opened, self._read_by = None, None
+        """Forget the open table."""
+        self._opened = self._fence.read_by = None
 
     # --- the write path -------------------------------------------------------------------------------------------
 
@@ -219,10 +225,10 @@ class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
         version = self.version()
         verdict = self._fence.decide(version, attempt)
         is_replay = verdict is Verdict.WRITE and self._fence.is_replay(version, attempt)
-        self._check_unchanged_since_read(attempt, version)
-        attempt_id, horizons = attempt.attempt_id, self._horizons(attempt)
+        self._fence.check_unchanged(attempt, version)
+        attempt_id, horizons = attempt.attempt_id, self.expiry_horizons(attempt)
         if verdict is Verdict.WRITE and (rows.num_rows or staged or is_replay or self._writes_in_parts):
-            check_unique(rows, self._rows.columns.key.names, self._rows.state)
+            check_unique(rows, self.declared.key_names, self.declared.table)
             write = TableWrite(attempt, rows, combine, staged, is_replay, horizons)
             self._confirm(attempt_id, lambda table: table.apply(write))
         elif verdict is not Verdict.NOTHING:
@@ -231,65 +237,58 @@ class TableState(Updatable, RowLookup, StoreRecord, Reading, Generic[TableT]):
 
     def _confirm(self, attempt_id: AttemptId, write: Callable[[TableT], None]) -> None:
         """Write, and check that the table has the writer's version. Raises `Fenced`, or another `OperatingError`."""
-        read_version = self._open_table.version()
+        read_version = self.open_table.version()
         for tries_left in reversed(range(WRITE_TRIES)):
             refused: WriteRefused | None = None
             try:
-                write(self._open_table)
+                write(self.open_table)
             except WriteRefused as error:
                 refused = error
                 self.version()
-            current_version = self._open_table.version()
+            current_version = self.open_table.version()
             if self._fence.confirm(attempt_id, read_version, current_version, refused, may_try_again=tries_left > 0):
                 return
 
-    def _check_version_to_read(self, attempt: TransactionAttempt) -> None:
+    def check_version_to_read(self, attempt: TransactionAttempt) -> None:
         """Load the table; what this attempt writes is refused if another has come since."""
         version = self.version()
         self._fence.check(version, attempt.attempt_id)
-        self._read_by = (attempt, version)
+        self._fence.read_by = attempt, version
 
-    def _horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons | None:
+    def expiry_horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons | None:
         """Return the horizons that this attempt records over the loaded version. None if rows do not expire."""
         if self.declared.expiry is None:
             return None
-        return self._open_table.horizons().advance(attempt.txid, self.declared.horizon_of_batch(attempt))
+        return self.open_table.horizons().advance(attempt.txid, self.declared.horizon_of_batch(attempt))
 
     def _select_unexpired(self, attempt: TransactionAttempt, rows: pa.Table) -> pa.Table:
         """Drop the rows that have expired for this transaction."""
-        horizons = self._horizons(attempt)
-        return rows if horizons is None else select_unexpired(rows, self._expiring_column, horizons.current)
+        horizons = self.expiry_horizons(attempt)
+        return rows if horizons is None else select_unexpired(rows, self.declared.expiring_column, horizons.current)
 
     @property
-    def _expiring_column(self) -> str:
-        assert self.declared.expiry is not None
-        return self.declared.expiry.column
-
-    def _check_unchanged_since_read(self, attempt: TransactionAttempt, version: AttemptId | None) -> None:
-        read_by, read_at = self._read_by or (None, None)
-        if read_by == attempt and version not in (read_at, attempt.attempt_id):
-            raise TableConflict(
-                f"state {self.declared.table} of {self._fence.owner} was at version {read_at} when {attempt} read it "
-                f"and is at {version} now; nothing was written, the attempt has to be repeated"
-            )
-
-    def _set_owner(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Check the columns and create the fence. The first step of `open`."""
-        self.declared.columns.check(self.declared.table)
-        self._cached_put_rows = None
-        self._fence = Fence(self.declared.table, owner, self.declared.kind, txid_of)
-
-    def _unopened(self, attempt_id: AttemptId) -> TxId:
-        raise ProtocolError(f"state {self.declared.table} was used before open()")
-
-    @property
-    def _open_table(self) -> TableT:
+    def open_table(self) -> TableT:
         if self._opened is None:
             raise ProtocolError(f"state {self.declared.table} was used before open()")
         return self._opened
 
-    @property
-    def _rows(self) -> PutRows:
-        if self._cached_put_rows is None:
-            self._cached_put_rows = self.declared.rows(self._fence.owner)
-        return self._cached_put_rows
+
+@dataclass(frozen=True, slots=True)
+class RecordedStore(StoreRecord):
+    """The id of the coordinator's store that the table of a state records."""
+
+    state: TableState[Any]
+
+    def set_store_id(self, store_id: str | None) -> None:
+        self.state.store_id = store_id
+
+    def created_for(self) -> str | None:
+        table: FencedTable = self.state.open_table
+        return table.created_for()
+
+
+def _refuse_unopened(table: str) -> Callable[[AttemptId], TxId]:
+    def refuse(attempt_id: AttemptId) -> TxId:
+        raise ProtocolError(f"state {table} was used before open()")
+
+    return refuse

@@ -22,7 +22,15 @@ from state.delta.read.segment_reader import SegmentReader
 from state.delta.read.table_reader import TableReader
 from state.delta.segments.log_layout import LogLayout, SegmentColumns
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.table import DeltaLocation, check_version, features_used, load_table, properties_of, unreadable
+from state.delta.tables.table import (
+    DEFAULT_PROPERTIES,
+    DeltaLocation,
+    check_version,
+    features_used,
+    load_table,
+    properties_of,
+    unreadable,
+)
 from state.delta.write.creating import create_table
 from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.segments import LogWriter
@@ -95,6 +103,15 @@ def _warn_when_large(table: LoadedTable, state: str) -> None:
             "writes what changes only, and shows readers one row per key through a view",
             *(state, rows),
         )
+
+
+def look_up(request: TableRequest) -> DeltaLocation:
+    """Look up the location of a table in Spark's catalog, in which it is created if it is not there."""
+    from state.delta.catalog import resolve  # loaded with Spark alone
+
+    columns, partition_by = shape_of(request)
+    properties = with_owner({**DEFAULT_PROPERTIES, **request.properties}, request.owner, request.store_id)
+    return resolve(request.location, columns, properties_of(columns, properties), partition_by)
 
 
 def create(request: TableRequest) -> None:

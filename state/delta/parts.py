@@ -58,17 +58,17 @@ class DeltaDurability(Durability):
         self.state.is_durable = durability == "disk"
 
     def unsynced(self) -> Collection[Path]:
-        return self.state._open_table.loaded.disk.unsynced()
+        return self.state.open_table.loaded.disk.unsynced()
 
     def mark_synced(self) -> None:
-        self.state._open_table.loaded.disk.mark_synced()
+        self.state.open_table.loaded.disk.mark_synced()
 
     def set_aside_torn(self, owner: str, check: Callable[[TornFiles], None]) -> None:
         mend_torn_log(self.state.location, owner, check)
 
     def check_files(self) -> None:
         """Raise `StoreMismatch` for a data file that is missing or has another size."""
-        table = self.state._open_table
+        table = self.state.open_table
         try:
             check_live_files(self.state.resolved, table.loaded.engine)
         except (DeltaError, OSError) as error:
@@ -90,19 +90,26 @@ class DeltaTasks(TaskAccess):
         `Fenced` or `OperatingError`."""
         if self.state.location.is_catalog_name:
             return None
-        self.state._check_version_to_read(attempt)
-        loaded, owner = self.state._open_table.loaded, self.state._fence.owner
+        self.state.check_version_to_read(attempt)
+        loaded, owner = self.state.open_table.loaded, self.state.owner
         table_id, stager = loaded.engine.metadata().id, DeltaStaging(self.state).task_stager(owner)
-        horizons, version = self.state._horizons(attempt), loaded.delta_version
-        expiring = None if horizons is None else (self.state._expiring_column, horizons)
+        horizons, version = self.state.expiry_horizons(attempt), loaded.delta_version
+        expiring = None if horizons is None else (self.state.declared.expiring_column, horizons)
         return DeltaTaskState(
-            self.state._rows, self.state.resolved, owner, str(table_id), version, attempt, stager, expiring
+            self.state.declared.rows(owner),
+            self.state.resolved,
+            owner,
+            str(table_id),
+            version,
+            attempt,
+            stager,
+            expiring,
         )
 
     def count_between(self, attempt: TransactionAttempt, column: str, start: int | None, end: int) -> int:
         """Return about the number of rows of `rows_between`. Raises `Fenced` or `OperatingError`."""
-        self.state._check_version_to_read(attempt)
-        return self.state._open_table.reader.count_between(column, start, end)
+        self.state.check_version_to_read(attempt)
+        return self.state.open_table.reader.count_between(column, start, end)
 
     def put_parts(self, attempt: TransactionAttempt, parts: Sequence[WrittenPart]) -> None:
         self.state.put_parts(attempt, parts)
@@ -209,11 +216,11 @@ class DeltaRewind(Rewind):
         """Restore the table as it was, under a new fence, in one Delta commit."""
         from state.delta.rewinding import restore
 
-        self.state._rewind_by(fence_id, lambda table: restore(table, target, fence_id))
+        self.state.rewind_by(fence_id, lambda table: restore(table, target, fence_id))
 
     def retain(self, targets: Sequence[RewindTarget]) -> None:
         """Keep the log and the files that a return to these targets needs."""
         from state.delta.rewinding import find_retained_parts
 
-        table = self.state._open_table
+        table = self.state.open_table
         table.upkeep.retained = find_retained_parts(table.loaded, targets)

@@ -21,18 +21,17 @@ from state.delta.opening import (
     TableRequest,
     check_owner,
     columns_of,
+    look_up,
     open_table,
     open_to_read,
-    shape_of,
     turned,
-    with_owner,
 )
 from state.delta.parts import DeltaDurability, DeltaExamination, DeltaRewind, DeltaStaging, DeltaState, DeltaTasks
 from state.delta.read.table_reader import TableReader
 from state.delta.reading import DeltaReader
 from state.delta.segments.log_layout import LAYOUTS, LogLayout, check_folder
 from state.delta.tables.sql import DIALECTS
-from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, properties_of
+from state.delta.tables.table import DeltaLocation
 from state.delta.write.engine_commits import settle_columns
 from state.fence import WRITE_TRIES, TableWrite, WriteRefused
 from transactional.core.ports import StateKind
@@ -105,30 +104,28 @@ class DeltaMapState(DeltaState):
         """Return location, key, values and kind, which the fingerprint of a topology has."""
         return self.declared.identity(delta=str(self.location))
 
-    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Create the table, or check the existing one (see the port).
+    def load_table(self) -> OpenTable:
+        """Create the table, or check the existing one, whose location in a catalog is looked up.
 
         Raises `SchemaMismatch` for a table of another shape, `StoreMismatch` for one of another owner,
         `ConfigError` when Spark is needed and not set up.
         """
-        self._set_owner(owner, txid_of)
         if self.location.is_catalog_name:
-            self._resolve()
+            self.resolved = look_up(replace(self._request, location=self.location))
             check_entries(self.resolved)
-        self._opened = open_table(self._request, self._turned)
+
+        def turn(write: TableWrite) -> OpenTable:
+            merged = self.open_table
+            self._opened = turned(self._request, merged, merged.version(), TxId(write.attempt.txid - 1), write.combine)
+            return self._opened
+
+        table = open_table(self._request, turn)
         if self.is_durable:
-            self._opened.loaded.keep_durable()
-        check_owner(self._opened.loaded)
+            table.loaded.keep_durable()
+        check_owner(table.loaded)
+        return table
 
-    def _resolve(self) -> None:
-        """Look up the table's location in Spark's catalog."""
-        from state.delta.catalog import resolve  # loaded with Spark alone
-
-        columns, partition_by = shape_of(self._request)
-        own = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner, self._store_id)
-        self.resolved = resolve(self.location, columns, properties_of(columns, own), partition_by)
-
-    def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
+    def all_rows(self, committed_txid: TxId | None) -> pa.Table:
         """Return the rows of the newest version. Types that are not declared are those of the table."""
         table = self._reading()
         return table.unexpired_rows(None if committed_txid is None else TxId(committed_txid + 1))
@@ -157,7 +154,7 @@ class DeltaMapState(DeltaState):
         declared = self.declared
         is_known = declared.are_complete
         columns = declared.columns if is_known else columns_of(self.resolved, declared.key_names, declared.names)
-        return open_to_read(self.resolved, self._fence.owner if owner is None else owner, columns)
+        return open_to_read(self.resolved, self.owner if owner is None else owner, columns)
 
     def compact(self) -> None:
         """Compact a table in the log layout: all but its newest transaction becomes one row per key.
@@ -166,23 +163,9 @@ class DeltaMapState(DeltaState):
         """
 
         def compact(version: AttemptId) -> None:
-            self._open_table.upkeep.compact(self._fence.txid_at(version))
+            self.open_table.upkeep.compact(self._fence.txid_at(version))
 
-        self._retry_conflicts("could not be compacted", compact)
-
-    def _retry_conflicts(self, failure: str, work: Callable[[AttemptId], None]) -> None:
-        """Change a table that has a version, and try again after conflicts with other writers. Raises
-        `OperatingError`."""
-        for attempt_number in range(1, WRITE_TRIES + 1):
-            if (version := self.version()) is None:
-                return
-            try:
-                work(version)
-            except WriteRefused as error:
-                if attempt_number == WRITE_TRIES or not error.is_conflict:
-                    raise OperatingError(f"Delta table {self.resolved} {failure}: {error}") from None
-            else:
-                return
+        _change_table(self, "could not be compacted", compact)
 
     def fence(self, attempt_id: AttemptId) -> None:
         """Raise the table's version (see the port).
@@ -190,40 +173,47 @@ class DeltaMapState(DeltaState):
         A new leader builds on the stored rows. So it raises `StoreMismatch` if another program has changed rows since
         the topology's last Delta commit.
         """
-        self._open_table.loaded.check_unchanged()
+        self.open_table.loaded.check_unchanged()
         super().fence(attempt_id)
-        if added := [name for name in self._open_table.loaded.missing_columns.names if name not in self._history_names]:
+        history_names = {*map(self.declared.columns.prev, self.values.names)}
+        if added := [name for name in self.open_table.loaded.missing_columns.names if name not in history_names]:
             _log.warning(
                 "%s: columns %s added; the existing rows have NULL in them", self.declared.table, ", ".join(added)
             )
 
         def add_columns(version: AttemptId) -> None:
             self._fence.check(version, attempt_id)
-            settle_columns(self._open_table.loaded)
+            settle_columns(self.open_table.loaded)
 
-        self._retry_conflicts("could not be given its new columns", add_columns)
-
-    @property
-    def _history_names(self) -> list[str]:
-        return list(map(self.declared.columns.prev, self.values.names))
+        _change_table(self, "could not be given its new columns", add_columns)
 
     @property
     def _request(self) -> TableRequest:
         return TableRequest(
             self.resolved,
             self.declared.table,
-            self._fence.owner,
+            self.owner,
             self.declared.columns,
             self._layout,
             self.log_layout,
             properties=self._properties,
-            store_id=self._store_id,
+            store_id=self.store_id,
         )
 
-    def _turned(self, write: TableWrite) -> OpenTable:
-        merged = self._open_table
-        self._opened = turned(self._request, merged, merged.version(), TxId(write.attempt.txid - 1), write.combine)
-        return self._opened
+
+def _change_table(state: DeltaMapState, failure: str, work: Callable[[AttemptId], None]) -> None:
+    """Change a table that has a version, and try again after conflicts with other writers. Raises
+    `OperatingError`."""
+    for attempt_number in range(1, WRITE_TRIES + 1):
+        if (version := state.version()) is None:
+            return
+        try:
+            work(version)
+        except WriteRefused as error:
+            if attempt_number == WRITE_TRIES or not error.is_conflict:
+                raise OperatingError(f"Delta table {state.resolved} {failure}: {error}") from None
+        else:
+            return
 
 
 def _checked_layout(layout: str | LogLayout, location: DeltaLocation) -> tuple[str, LogLayout | None]:

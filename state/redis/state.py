@@ -6,7 +6,7 @@ with the one that was read, and writes rows, and last the version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -93,19 +93,18 @@ class RedisMapState(TableState[RowTable], Durability, Rewind, TableExamination):
         """What `open` requires of the server."""
         self._durability = durability
 
-    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Create the table, or check the existing one (see the port).
+    def load_table(self) -> RowTable:
+        """Create the table, or check the existing one.
 
         Raises `ConfigError` for a server that may lose what it confirms, and for a user who may not write there,
         `SchemaMismatch` for a table of another shape, `StoreMismatch` for one with rows of another owner.
         """
-        self._set_owner(owner, txid_of)
         self._server.check(self._durability)
-        rows = self._stored_rows(owner)
-        rows.open(self._store_id)
-        self._opened = self._table(rows)
+        rows = self._stored_rows(self.owner)
+        rows.open(self.store_id)
+        return RowTable(rows, self.declared)
 
-    def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
+    def all_rows(self, committed_txid: TxId | None) -> pa.Table:
         return self._stored_rows("").visible_rows(
             committed_txid, None if self.declared.expiry is None else self.declared.expiry.column
         )
@@ -137,12 +136,12 @@ class RedisMapState(TableState[RowTable], Durability, Rewind, TableExamination):
         """What going back would undo (see the port): one transaction, the newest, at most."""
         rows = self._stored_rows(owner_of(topology_id, component_id))
         found = rows.check()
-        at = self._table(rows).transaction_to_undo(None if found is None else found.version, target)
+        at = RowTable(rows, self.declared).transaction_to_undo(None if found is None else found.version, target)
         return describe_rewind(self.declared.table, at)
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one script (see the port)."""
-        self._rewind_by(fence_id, lambda table: table.rewind(target, fence_id))
+        self.rewind_by(fence_id, lambda table: table.rewind(target, fence_id))
 
     def close(self) -> None:
         """Close the connection."""
@@ -153,9 +152,6 @@ class RedisMapState(TableState[RowTable], Durability, Rewind, TableExamination):
         return RedisRegistration(
             self._server, self._table_name, self.declared.columns, owner=owner, name=self.declared.table
         )
-
-    def _table(self, rows: RedisRows) -> RowTable:
-        return RowTable(rows, self.declared)
 
     def _stored_rows(self, owner: str) -> RedisRows:
         return RedisRows(self._server, self._table_name, self.declared.columns, owner=owner, name=self.declared.table)

@@ -116,19 +116,17 @@ class SqlMapState(TableState[RowTable], Rewind, TableExamination, TableMaintenan
         """Database without user and password, table, key, values, kind."""
         return self.declared.identity(sql=self._database.identity, table=self._table_name)
 
-    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Create the table, or check the existing one (see the port).
+    def load_table(self) -> RowTable:
+        """Create the table, or check the existing one.
 
         Value columns that the state has gained are added with the first write, which is the fence's. Raises
         `SchemaMismatch` for a table of another shape, or that no state has created, `StoreMismatch` for one with rows
         of another owner, `ConfigError` if the database refuses.
         """
         self._database.check_writable()
-        self._set_owner(owner, txid_of)
-        registration = self._registration(owner)
-        store = SqlRows(self._database, registration, self.declared.table)
-        store.open(self._store_id)
-        self._opened = RowTable(store, self.declared)
+        store = SqlRows(self._database, self._registration(self.owner), self.declared.table)
+        store.open(self.store_id)
+        return RowTable(store, self.declared)
 
     def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Remove expired rows, once in several transactions, as those of one transaction share pages with others."""
@@ -138,8 +136,8 @@ class SqlMapState(TableState[RowTable], Rewind, TableExamination, TableMaintenan
         if self._maintenance_calls % TRANSACTIONS_PER_REMOVAL == 0:
             self._opened.drop_expired(committed_txid)
 
-    def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        registration = self._registration(self._fence.owner)
+    def all_rows(self, committed_txid: TxId | None) -> pa.Table:
+        registration = self._registration(self.owner)
         try:
             with raising_ours(self.declared.table), self._database.reading(is_snapshot=True) as connection:
                 rows = RowsToRead(registration.rows, self.declared.columns, self.declared.columns)
@@ -171,7 +169,7 @@ class SqlMapState(TableState[RowTable], Rewind, TableExamination, TableMaintenan
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one database transaction (see the port)."""
-        self._rewind_by(fence_id, lambda table: table.rewind(target, fence_id))
+        self.rewind_by(fence_id, lambda table: table.rewind(target, fence_id))
 
     def close(self) -> None:
         """Close all connections."""

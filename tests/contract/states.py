@@ -79,7 +79,7 @@ class FilesMapState(CommittedMapState):
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
-        writer: Any = self._open_table.writer
+        writer: Any = self.open_table.writer
         writer.rewrite_small = lambda *_: None
 
 
@@ -88,7 +88,7 @@ class OverwrittenMapState(CommittedMapState):
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
-        loaded: Any = self._open_table.loaded
+        loaded: Any = self.open_table.loaded
         loaded.rewritable_files = lambda: None
 
 
@@ -111,7 +111,7 @@ class StagedMapState(DeltaMapState):
         stager = self.parts.staging.stager(OWNER)
         if stager is None or not partials.table.num_rows or not STAGEABLE.issuperset(partials.combine.values()):
             return partials
-        rows = self._rows.from_partials(partials)
+        rows = self.declared.rows(self.owner).from_partials(partials)
         check_unique(rows, self.key.names, self.declared.table)
         other, less = rows, rows
         for name, how in partials.combine.items():
@@ -193,7 +193,7 @@ class Place:
         if expiry is not None:
             state.declared.set_expiry(expiry)
         self.opened.append(state)
-        state.set_store_id(store_id)
+        state.parts.store_record.set_store_id(store_id)
         state.open(owner, self.txids.__getitem__)
         return state
 

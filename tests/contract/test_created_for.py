@@ -17,4 +17,4 @@ HANDED_OVER = [
 @pytest.mark.parametrize("store_id", ["other", None])
 def test_one_that_is_handed_over_has_that_of_its_new_owner(place: Place, store_id: str | None) -> None:
     place.state(store_id="one")
-    assert place.state(store_id=store_id, owner="others/count").created_for() == store_id
+    assert place.state(store_id=store_id, owner="others/count").parts.store_record.created_for() == store_id

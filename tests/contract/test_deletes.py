@@ -111,13 +111,13 @@ def test_compactions_that_are_written_apart_keep_tombstones_until_nothing_is_bef
         model = {word: count for word, count in (model | change).items() if count is not None}
         assert content(state) == model
         state.parts.maintenance.maintain(TxId(txid), lambda: True)
-        apart: BackgroundCompaction = state._open_table.upkeep.compactor.background  # type: ignore[attr-defined]
+        apart: BackgroundCompaction = state.open_table.upkeep.compactor.background  # type: ignore[attr-defined]
         if apart._future is not None:
             apart._future.exception(timeout=240)
         assert content(state) == model
         assert content(state, txid - 1) == before
     assert model == {}
-    assert (state._open_table.reader.compacted_txid or 0) > 6
+    assert (state.open_table.reader.compacted_txid or 0) > 6
     state.close()
 
 

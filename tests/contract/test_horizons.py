@@ -235,7 +235,7 @@ def test_it_is_removed_by_the_horizon_of_the_transaction_before(place: Place) ->
 def stored_rows(state: AnyState) -> int:
     """How many rows the table has, whoever may see them."""
     if isinstance(state, DeltaMapState):
-        return state._open_table.loaded.row_count()
+        return state.open_table.loaded.row_count()
     state.declared.expiry = None
     return int(state.read().num_rows)
 
@@ -348,7 +348,7 @@ class CarriesOnWithTheOldValue(MemoryMapState):
 class TakesADeadAttemptsHorizon(MemoryMapState):
     """Wrong: what a dead attempt has recorded counts as the horizon of the transaction before."""
 
-    def _horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons:
+    def expiry_horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons:
         stored = self.stored.horizons
         return ExpiryHorizons(TxId(0), stored.current).advance(attempt.txid, self.declared.horizon_of_batch(attempt))
 

@@ -207,7 +207,7 @@ class StopsInside(SqlMapState):
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
-        table: Any = self._open_table
+        table: Any = self.open_table
         within = table.store._compute
 
         def stopped(connection: Connection, change: Change) -> Changes:

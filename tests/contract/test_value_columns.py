@@ -255,7 +255,7 @@ def test_who_was_taken_over_meanwhile_adds_nothing(tmp_path: Path, monkeypatch: 
     place = Place("delta-rs", tmp_path)
     counted(place, {"cat": 3})
     late, other = opened(place, AFTER), opened(place, BEFORE)
-    write, came = late._open_table.write_version, list[AttemptId]()
+    write, came = late.open_table.write_version, list[AttemptId]()
 
     def overtaken(attempt_id: AttemptId, *given: Any) -> None:
         write(attempt_id, *given)
@@ -263,7 +263,7 @@ def test_who_was_taken_over_meanwhile_adds_nothing(tmp_path: Path, monkeypatch: 
             came.append(attempt_id)
             place.fence(other, 1, 11)
 
-    monkeypatch.setattr(late._open_table, "write_version", overtaken)
+    monkeypatch.setattr(late.open_table, "write_version", overtaken)
     late.version()
     with pytest.raises(Fenced):
         late.fence(place.attempt(1, 10).attempt_id)

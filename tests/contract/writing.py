@@ -123,7 +123,7 @@ def upkeep(state: DeltaMapState, place: Place) -> None:
 
 def compact_in_background(state: DeltaMapState, place: Place) -> None:
     upkeep(state, place)
-    maintenance = state._open_table.upkeep
+    maintenance = state.open_table.upkeep
     assert isinstance(maintenance, SegmentUpkeep)
     if (future := maintenance.compactor.background._future) is not None:
         future.exception(timeout=240)

@@ -182,14 +182,20 @@ class NoFence(InMemory):
         self._fence = OpenFence(self.declared.table, owner, self.declared.kind, txid_of)
 
 
+class BlindFence(Fence):
+    def check_unchanged(self, attempt: TransactionAttempt, version: AttemptId | None) -> None:
+        """Accept whatever has been written since."""
+
+
 class NotLooking(InMemory):
-    def _check_unchanged_since_read(self, attempt: TransactionAttempt, version: AttemptId | None) -> None:
-        """It is written over whatever has come."""
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        super().open(owner, txid_of)
+        self._fence = BlindFence(self.declared.table, owner, self.declared.kind, txid_of)
 
 
 class TooMuchRead(InMemory):
-    def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        return super()._all_rows(None)
+    def all_rows(self, committed_txid: TxId | None) -> pa.Table:
+        return super().all_rows(None)
 
 
 class CountsTwice(InMemory):
@@ -222,7 +228,7 @@ class NotBack(InMemory, Rewind):
         return "what the newest transaction did is undone"
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
-        self._rewind_by(fence_id, lambda table: table.write_version(fence_id, None))
+        self.rewind_by(fence_id, lambda table: table.write_version(fence_id, None))
 
 
 class TasksReadTooMuch(InMemory):
@@ -280,4 +286,4 @@ def made(kind_of_state: type[MemoryMapState]) -> Callable[[str, Any, str, StateK
 
 def break_write(state: Any) -> None:
     """Let the next write end in its middle, where it has one."""
-    state._open_table.store.breaks = True
+    state.open_table.store.breaks = True

@@ -162,7 +162,7 @@ class SimulatedState(MemoryMapState, TableMaintenance):
         self._before(f"look at {self.stored.name}")
         return super().version()
 
-    def _check_version_to_read(self, attempt: TransactionAttempt) -> None:
+    def check_version_to_read(self, attempt: TransactionAttempt) -> None:
         """What is there now, of which it is seen when it is written that it is the same."""
         self._fence.check(self.stored.version, attempt.attempt_id)
 
@@ -190,8 +190,8 @@ class SimulatedState(MemoryMapState, TableMaintenance):
         return replace(row, prev_value=self.forgotten) if forgets else row
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        wanted = self._rows.key_table(keys)
-        return self._rows.values_by_key(keys, wanted, self._read(attempt, wanted))
+        wanted = self.declared.rows(self.owner).key_table(keys)
+        return self.declared.rows(self.owner).values_by_key(keys, wanted, self._read(attempt, wanted))
 
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
         if self.is_stateful:
@@ -279,7 +279,7 @@ class SimulatedState(MemoryMapState, TableMaintenance):
             else self.stored.horizons.advance(attempt.txid, self.declared.horizon_of_batch(attempt))
         )
 
-    def _horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons | None:
+    def expiry_horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons | None:
         return None if self.declared.expiry is None else self._next_horizons(attempt)
 
     def _check_not_moved(self, loaded: AttemptId | None) -> None:

@@ -160,7 +160,7 @@ class ReadsWhatADeadAttemptHasLeft(SimulatedState):
 
     def _read(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
         super()._read(attempt, keys)
-        return self._open_table.lookup(TxId(attempt.txid + 1), keys)
+        return self.open_table.lookup(TxId(attempt.txid + 1), keys)
 
 
 class ForgetsDeletesOnAReplay(SimulatedState):

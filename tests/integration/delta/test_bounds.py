@@ -248,7 +248,7 @@ def test_a_range_of_windows_is_what_a_query_finds(place: Place, monkeypatch: pyt
         rows = {(chance.choice("ab"), chance.randrange(2 * txid, 2 * txid + 6)) for _ in range(6)}
         merge(state, place, txid, 2 * txid, *rows)
     state.version()
-    table = state._open_table.reader
+    table = state.open_table.reader
     for _ in range(20):
         after, until = chance.choice((None, chance.randrange(20))), chance.randrange(25)
         wanted = (TxId(chance.choice((7, 8))), "start", None if after is None else after * 10**6, until * 10**6)

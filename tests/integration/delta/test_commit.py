@@ -332,7 +332,7 @@ class TestHandle:
     def test_stays_at_its_version_when_another_writer_comes_after(self, place: Place) -> None:
         words = opened(place)
         words.merge(place.attempt(1, 1), counts({"a": 1}))
-        handle = words._open_table.loaded
+        handle = words.open_table.loaded
         version = handle.delta_version
         table = DeltaTable(words.location.uri)
         rival = CommitProperties(app_transactions=[Transaction(OWNER, 9)])

@@ -78,7 +78,7 @@ def test_a_coordinator_that_was_taken_over_puts_no_files_together(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     old = one_file_each(place, 2)
-    handle, new = old._open_table, opened(place)
+    handle, new = old.open_table, opened(place)
     assert new.version() == 2
     new.fence(AttemptId(3))
     monkeypatch.setattr(state.delta.upkeep.merged_upkeep, "COMPACTION_INTERVAL", 1)

@@ -74,11 +74,11 @@ class WithoutEmptyCommits(DeltaMapState):
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
-        table: Any = self._open_table
+        table: Any = self.open_table
         table.write_version = lambda *_: None
 
     def _confirm(self, attempt_id: AttemptId, write: Callable[[OpenTable], None]) -> None:
-        write(self._open_table)
+        write(self.open_table)
 
 
 class WithoutFence(DeltaMapState):
@@ -271,7 +271,7 @@ class UnknownOutcome(DeltaMapState):
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
-        table: Any = self._open_table
+        table: Any = self.open_table
         apply = table.apply
 
         def applied(*given: Any, **named: Any) -> None:
@@ -288,7 +288,7 @@ class NeverWritten(DeltaMapState):
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
-        reported, table = self.reported, self._open_table
+        reported, table = self.reported, self.open_table
 
         def never(*given: Any, **named: Any) -> None:
             if reported:

@@ -296,7 +296,7 @@ class TestValues:
         words = opened(place, values=f"total {type_}")
         column = pa.array([large], arrow_type(type_))
         for txid in (1, 2, 3):
-            writer: Any = words._open_table.writer
+            writer: Any = words.open_table.writer
             writer.admits = lambda *_: True
             words.merge(
                 place.attempt(txid, txid), Partials({"total": "sum"}, pa.table({"word": ["a"], "total": column}))
@@ -308,12 +308,12 @@ class TestValues:
         with pytest.raises(Exception, match=r"(?i)out of range|overflow"):
             seen(words, view)
         with pytest.raises(SumOverflow):
-            words._open_table.reader.search(TxId(4), pa.table({"word": ["a"]}))
+            words.open_table.reader.search(TxId(4), pa.table({"word": ["a"]}))
         assert words.read(TxId(1)).to_pydict() == {"word": ["a"], "total": [large]}
 
     def test_that_can_not_be_read_while_they_are_written_are_refused(self, place: Place) -> None:
         """On one processor an error of a query comes out of its stream of rows, and is of no class of its own."""
-        version = opened(place)._open_table.loaded
+        version = opened(place).open_table.loaded
         with pytest.raises(WriteRefused, match="C Data interface error: out of range"), by_delta_rs(version):
             raise Exception("C Data interface error: out of range")
         with pytest.raises(ZeroDivisionError), by_delta_rs(version):

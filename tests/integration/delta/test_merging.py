@@ -141,7 +141,7 @@ def test_a_file_that_is_torn_or_gone_fails_the_attempt(
     if not is_known:
         words = opened(place)
     elif is_small:
-        loaded = words._open_table.loaded
+        loaded = words.open_table.loaded
         loaded.current = replace(loaded.current, rows=None)
     version = DeltaTable(words.location.uri).version()
     for uri in DeltaTable(words.location.uri).file_uris():

@@ -66,7 +66,7 @@ def live(state: DeltaMapState) -> list[str]:
 
 
 def segments(state: DeltaMapState) -> SegmentUpkeep:
-    upkeep = state._open_table.upkeep
+    upkeep = state.open_table.upkeep
     assert isinstance(upkeep, SegmentUpkeep)
     return upkeep
 
@@ -133,7 +133,7 @@ class TestCommit:
         assert not live(state)[0].startswith(STAGED_FOLDER)
         assert content(state) == {"a": 3, "b": 1}, "one file, and two rows of one key"
         attempt = place.attempt(1, 2)
-        table, compacted = state._open_table, list[int]()
+        table, compacted = state.open_table, list[int]()
         read_and_check = table.read_and_check_version
 
         def compacted_after_the_check() -> Any:

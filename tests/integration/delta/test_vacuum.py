@@ -43,8 +43,8 @@ def counted(words: DeltaMapState, place: Place, first: int, last: int) -> None:
 
 
 def vacuum(words: DeltaMapState) -> None:
-    words._open_table.loaded.refresh()
-    words._open_table.upkeep.delete_old_files()
+    words.open_table.loaded.refresh()
+    words.open_table.upkeep.delete_old_files()
 
 
 def aged(path: Path, age_s: float) -> Path:
@@ -110,7 +110,7 @@ class TestVacuum:
         words = opened(place, layout)
         counted(words, place, 1, 8)
         given_up = sorted(data_files(place) - live_files(place))
-        words._open_table.upkeep.retained = RetainedParts(
+        words.open_table.upkeep.retained = RetainedParts(
             paths=frozenset([str(given_up[0].relative_to(place.folder / "t"))])
         )
         vacuum(words)
@@ -145,7 +145,7 @@ class TestVacuum:
     def test_keeps_what_was_given_up_and_came_back(self, place: Place, layout: str) -> None:
         words = opened(place, layout)
         counted(words, place, 1, 3)
-        removals = words._open_table.upkeep._removals
+        removals = words.open_table.upkeep._removals
         removals.follow(DeltaTable(str(place.folder / "t")).version())
         table = DeltaTable(str(place.folder / "t"))
         given_up = set(removals.removed_at_s)
@@ -157,12 +157,12 @@ class TestVacuum:
         """Checkpoints forget it, and the log is cleaned behind them."""
         words = opened(place, layout)
         counted(words, place, 1, 3)
-        words._open_table.upkeep._removals.follow(words._open_table.loaded.delta_version)
+        words.open_table.upkeep._removals.follow(words.open_table.loaded.delta_version)
         table = DeltaTable(str(place.folder / "t"))
         table.create_checkpoint()
         for version in range(table.version()):
             (place.folder / "t" / "_delta_log" / f"{version:020}.json").unlink()
-        words._open_table.loaded.reload()
+        words.open_table.loaded.reload()
         vacuum(words)
         assert data_files(place) == live_files(place)
 

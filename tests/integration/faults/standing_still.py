@@ -104,7 +104,7 @@ class StillState(DeltaMapState):
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
-        table: Any = self._open_table
+        table: Any = self.open_table
         apply = table.apply
 
         def still(write: TableWrite) -> None:

@@ -111,7 +111,7 @@ def test_spark_compactions_and_the_driver_commits(
     combine = {"count": "sum", "most": "max", "least": "min", "total": "sum"}
     state = DeltaMapState(tmp_path / "t", "word string", VALUES, layout=layout)
     state.open(OWNER, place.txids.__getitem__)
-    upkeep = state._open_table.upkeep
+    upkeep = state.open_table.upkeep
     assert isinstance(upkeep, SegmentUpkeep)
     for txid in range(1, 6):
         attempt = place.attempt(txid, txid)
@@ -136,7 +136,7 @@ def test_spark_compactions_and_the_driver_commits(
 def test_what_comes_in_the_way_of_a_share_is_one_line(tmp_path: Path, spark: SparkSession) -> None:
     state = counted(tmp_path, spark)
     state.open("words/count", lambda attempt_id: TxId(99))
-    upkeep = state._open_table.upkeep
+    upkeep = state.open_table.upkeep
     assert isinstance(upkeep, SegmentUpkeep)
     stored = upkeep.compactor._stored
     compaction = full_compaction(stored.segments(), TxId(99))

@@ -118,8 +118,8 @@ def test_no_checkpoint_is_made_of_it(patient: Patient) -> None:
     words = DeltaMapState(patient.folder / "count", "word string", "count long")
     words.open("words/count", TxId)
     empty(entries(patient, "count")[-3])
-    log = words._open_table.loaded.log
-    log.begin_checkpoint(words._open_table.loaded.delta_version, lambda: None)
+    log = words.open_table.loaded.log
+    log.begin_checkpoint(words.open_table.loaded.delta_version, lambda: None)
     log.checkpoint.wait(lambda: True)
     with pytest.raises(StoreMismatch, match="has no byte"):
         log.end_checkpoint()

@@ -225,7 +225,7 @@ def test_all_tables_are_opened_and_fenced_at_once() -> None:
     (first, *others), created = many.states, list[str | None]()
     for state in others:
         before(state, "open", lambda: opening.wait(WAIT_S))
-        before(state, "open", lambda: created.append(first.created_for()))
+        before(state, "open", lambda: created.append(first.parts.store_record.created_for()))
     for state in many.states:
         before(state, "fence", lambda: fencing.wait(WAIT_S))
     many.run()

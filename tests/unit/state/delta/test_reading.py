@@ -85,7 +85,7 @@ def test_it_opens_a_table_once_as_long_as_that_is_the_same(
 def test_what_others_have_done_to_the_old_one_is_not_held_against_the_new_one(tmp_path: Path) -> None:
     reader = (state := written(tmp_path, "merge", {"cat": 10})).reader(OWNER)
     assert seen(reader, 1) == 10
-    state._open_table.loaded.engine.update({"count": "7"})
+    state.open_table.loaded.engine.update({"count": "7"})
     for _ in range(2):
         with pytest.raises(StoreMismatch, match="was changed by"):
             reader.pin()

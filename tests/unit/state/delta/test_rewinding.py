@@ -53,15 +53,15 @@ def test_what_changed_no_rows_after_the_transaction_stays(words: DeltaMapState) 
 
 def test_of_several_savepoints_the_log_is_kept_for_the_oldest(words: DeltaMapState) -> None:
     versions = [count(words, txid) for txid in (1, 2, 3)]
-    held = find_retained_parts(words._open_table.loaded, [target(2), target(1)])
+    held = find_retained_parts(words.open_table.loaded, [target(2), target(1)])
     assert held.version == versions[0]
     assert len(held.paths) == 2, "the files of both"
 
 
 def vacuum(state: DeltaMapState) -> None:
     """As maintenance does it when all that was given up is old."""
-    state._open_table.loaded.refresh()
-    state._open_table.upkeep.delete_old_files()
+    state.open_table.loaded.refresh()
+    state.open_table.upkeep.delete_old_files()
 
 
 @pytest.mark.parametrize("is_held", [False, True])

@@ -115,7 +115,7 @@ def test_a_checkpoint_keeps_the_digests_of_files(place: Place) -> None:
     assert digests[name] == hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
     assert list(damaged_files(words.location, table)) == []
     misguide(place.folder / "t" / "_delta_log")
-    words._open_table.upkeep._rebuild_checkpoint()
+    words.open_table.upkeep._rebuild_checkpoint()
     assert written_digests(words.location, table.version())[name] == digests[name]
     Path(path).write_bytes(Path(path).read_bytes()[::-1])
     [damaged] = damaged_files(words.location, table)
@@ -136,7 +136,7 @@ def test_where_another_table_lies_in_its_place_nothing_is_rebuilt(place: Place) 
             action["add"]["path"] = "part-00000-another.parquet"
     newest.write_text("\n".join(map(json.dumps, actions)))
     before = {path.name: path.read_bytes() for path in log.iterdir()}
-    table = words._open_table.upkeep
+    table = words.open_table.upkeep
     for _ in range(LASTING_COUNT + 1):
         table._failures.add("writing a checkpoint", "it can't be read")
         table._try("writing a checkpoint", table._rebuild_checkpoint)
@@ -155,11 +155,11 @@ def test_another_table_whose_newest_entry_has_no_file_is_left_alone(place: Place
     another.fence(AttemptId(4))
     misguide(folder / "_delta_log")
     with pytest.raises(OperatingError, match="another table lies in its place"):
-        words._open_table.upkeep._rebuild_checkpoint()
+        words.open_table.upkeep._rebuild_checkpoint()
     for file in folder.glob("*.parquet"):
         file.unlink()
     with pytest.raises(OperatingError, match=r"1 of its data files, such as .* are missing"):
-        another._open_table.upkeep._rebuild_checkpoint()
+        another.open_table.upkeep._rebuild_checkpoint()
     assert not list(folder.glob("_delta_log/*.checkpoint.parquet"))
 
 
@@ -172,7 +172,7 @@ def test_after_upkeep_a_leader_knows_which_attempt_wrote_the_rows(
     words, log = opened(place, "merge"), place.folder / "t" / "_delta_log"
     for txid in (1, 2, 3):
         DeltaMapState.merge(words, place.attempt(txid, txid), counts({f"owl {txid}": 1}))
-    table = words._open_table.upkeep
+    table = words.open_table.upkeep
     assert isinstance(table, MergedUpkeep)
     if upkeep == "compaction":
         table._compact_files()
@@ -198,10 +198,10 @@ def test_after_upkeep_a_leader_knows_which_attempt_wrote_the_rows(
 def test_without_the_attempt_that_wrote_the_rows_nothing_is_rebuilt(place: Place) -> None:
     words, log = opened(place, "merge"), place.folder / "t" / "_delta_log"
     counted(words, place, 1, 3)
-    words._open_table.loaded.reload()
+    words.open_table.loaded.reload()
     (log / f"{2:020}.json").unlink()
     with pytest.raises(OperatingError, match="the entry of Delta version 2 can't be read"):
-        words._open_table.upkeep._rebuild_checkpoint()
+        words.open_table.upkeep._rebuild_checkpoint()
     assert not list(log.glob("*.checkpoint.parquet"))
 
 
@@ -214,9 +214,9 @@ def test_a_rebuilt_checkpoint_names_removed_files(place: Place) -> None:
     counted(words, place, 4, 4)
     log = folder / "_delta_log"
     misguide(log)
-    hidden_sum = log / f".{words._open_table.loaded.delta_version:020}.checkpoint.parquet.crc"
+    hidden_sum = log / f".{words.open_table.loaded.delta_version:020}.checkpoint.parquet.crc"
     hidden_sum.write_bytes(b"of the bytes before")
-    assert words._open_table.upkeep._rebuild_checkpoint()
+    assert words.open_table.upkeep._rebuild_checkpoint()
     assert not hidden_sum.exists()
     for entry in log.glob("*.json"):
         entry.unlink()

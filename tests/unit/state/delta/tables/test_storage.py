@@ -103,8 +103,8 @@ def test_a_table_lives_in_a_store_that_needs_the_same_interpreter(
 
     words = opened(TABLE, place, layout, options)
     counted(words, place, range(2, 7))
-    words._open_table.loaded.refresh()
-    words._open_table.upkeep.delete_old_files()
+    words.open_table.loaded.refresh()
+    words.open_table.upkeep.delete_old_files()
     assert content(words)["cat"] == 6
     reader = words.reader(OWNER)
     reader.pin(TxId(4))
@@ -139,7 +139,7 @@ def test_an_entry_that_somebody_else_has_made_leaves_no_file(
     place = Place("delta-rs", tmp_path)
     words = opened(TABLE, place, "merge", options)
     counted(words, place, [1])
-    table = words._open_table
+    table = words.open_table
     foreign = DeltaTable(TABLE, storage_options=dict(options))
     foreign.create_write_transaction([], "append", foreign.schema())
     before = dict(store.stored)
