@@ -22,10 +22,10 @@ class SchemaRegistry(Protocol):
 
 
 class AvroValue:
-    """A value that is a record of an Avro schema, with the fields of the stream that have the names of its fields.
+    """A value, or a key, that is a record of an Avro schema, with the fields of the stream that have its fields' names.
 
-    The schema is registered when a run starts, under the subject `TOPIC-value` unless `subject` is another one. Fields
-    that may be NULL have a union with null. Times in milliseconds lose their microseconds.
+    The schema is registered when a run starts, under the subject `TOPIC-value`, or `TOPIC-key`, unless `subject` is
+    another one. Fields that may be NULL have a union with null. Times in milliseconds lose their microseconds.
     """
 
     def __init__(self, schema: str, registry: SchemaRegistry, *, subject: str | None = None) -> None:
@@ -53,10 +53,13 @@ class AvroValue:
         """Return the names of the schema's fields."""
         return self._names
 
-    def prepare(self, topic: str) -> None:
-        """Register the schema. Raises `SinkUnavailable`, and `ConfigError` if the registry refuses the schema."""
+    def prepare(self, topic: str, role: str) -> None:
+        """Register the schema for a topic's keys or values, by the role.
+
+        Raises `SinkUnavailable`, and `ConfigError` if the registry refuses the schema.
+        """
         try:
-            schema_id = self.registry.register(self.subject or f"{topic}-value", self.schema)
+            schema_id = self.registry.register(self.subject or f"{topic}-{role}", self.schema)
         except OperatingError as error:
             raise SinkUnavailable(str(error)) from error
         self._prefix = b"\0" + schema_id.to_bytes(4, "big")

@@ -96,7 +96,7 @@ class RecordForm:
     whether the record has no value.
     """
 
-    key_part: FieldBytes | None
+    key_part: RecordPart | None
     value_part: RecordPart
     headers: Mapping[str, FieldBytes] = field(default_factory=dict)
     partition: str | None = None
@@ -163,7 +163,7 @@ class RecordForm:
         if limits.is_compacted and self.key_part is not None and columns[KEY].null_count:
             row = _first_true_row(pc.is_null(columns[KEY]))
             raise SchemaMismatch(
-                f"field {self.key_part.name!r}, the key, is NULL in row {row}, and topic "
+                f"{self.key_part}, the key, is NULL in row {row}, and topic "
                 f"{limits.topic!r} is compacted: it refuses records without keys"
             )
         sizes: Any = sum(len(name.encode()) + _HEADER_BYTES for name in self.headers)

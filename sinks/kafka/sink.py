@@ -29,12 +29,12 @@ class KafkaSink(Sink):
     """A sink for a Kafka topic, which has to exist.
 
     `value` is a `JsonValue`, an `AvroValue`, or the name of a text or binary field that is sent as it is; `key` is the
-    name of a field, None for records without keys. Records with equal keys go to one partition, the one that Java's
-    clients choose, unless the field `partition` has a number. They are in order if the stream is grouped by the key.
-    A record is a tombstone if the boolean field `tombstone` is true, or if the field that is its value is NULL.
-    `headers` are text or binary fields by name; each record has the headers `txid` and `attempt` besides. A tuple whose
-    record the topic would refuse is a bad tuple. `options` are librdkafka's. Readers see what is published with
-    `isolation.level=read_committed`.
+    name of a field, an `AvroValue`, or None for records without keys. Records with equal keys go to one partition, the
+    one that Java's clients choose, unless the field `partition` has a number. They are in order if the stream is
+    grouped by the key. A record is a tombstone if the boolean field `tombstone` is true, or if the field that is its
+    value is NULL. `headers` are text or binary fields by name; each record has the headers `txid` and `attempt`
+    besides. A tuple whose record the topic would refuse is a bad tuple. `options` are librdkafka's. Readers see what is
+    published with `isolation.level=read_committed`.
     """
 
     kind = "kafka sink"
@@ -45,7 +45,7 @@ class KafkaSink(Sink):
         bootstrap_servers: str,
         topic: str,
         *,
-        key: str | None = None,
+        key: AvroValue | str | None = None,
         value: JsonValue | AvroValue | str = JsonValue(),  # noqa: B008 - it is immutable
         headers: Mapping[str, str] | None = None,
         partition: str | None = None,
@@ -57,7 +57,7 @@ class KafkaSink(Sink):
         self.connection = SinkConnection(bootstrap_servers, tuple((options or {}).items()))
         self.topic = topic
         self.form = RecordForm(
-            None if key is None else FieldBytes(key, KEY),
+            FieldBytes(key, KEY) if isinstance(key, str) else copy(key),
             FieldBytes(value, VALUE) if isinstance(value, str) else copy(value),
             {name: FieldBytes(field, HEADER.strip()) for name, field in (headers or {}).items()},
             partition,
@@ -90,8 +90,9 @@ class KafkaSink(Sink):
         admin = self._admin()
         self._cluster_id = cluster_id(admin, self.connection)
         self._limits = read_limits(admin, self.connection, self.topic)
-        if isinstance(self.form.value_part, AvroValue):
-            self.form.value_part.prepare(self.topic)
+        for role, part in ((KEY, self.form.key_part), (VALUE, self.form.value_part)):
+            if isinstance(part, AvroValue):
+                part.prepare(self.topic, role)
 
     def identity(self) -> Mapping[str, Any]:
         return {"kind": self.kind, "cluster": self._cluster_id, "topic": self.topic, **self.form.identity()}

@@ -137,8 +137,9 @@ def test_a_sink_forwards_as_avro_what_our_spout_reads_unless_the_registry_refuse
         schema = json.dumps({"type": "record", "name": "Departure", "fields": fields})
         spout = OpaqueKafkaSpout(departures.bootstrap, [source], translator=AvroTranslator(registry, READ))
         builder = TransactionalTopologyBuilder(f"forward-{target}", "departures", spout)
-        value = AvroValue(schema, registry, subject=subject)
-        builder.set_sink("alerts", KafkaSink(departures.bootstrap, target, value=value)).shuffle_grouping("departures")
+        key = AvroValue(json.dumps({"type": "record", "name": "Key", "fields": [CARRIER]}), registry)
+        sink = KafkaSink(departures.bootstrap, target, key=key, value=AvroValue(schema, registry, subject=subject))
+        builder.set_sink("alerts", sink).shuffle_grouping("departures")
         store = f"sqlite:///{departures.folder}/forward.db"
         run_topology(builder.build(), store=store, master="none", config={"stop_when_drained": True})
 

@@ -372,7 +372,7 @@ def test_records_that_the_topic_would_refuse_are_dead_letters(bootstrap: str, tm
     assert sorted((key, str(seen.value)) for key, seen in published.items()) == [("cat", "a" * 3982), ("dog", "None")]
     assert published["cat"].partition == 2
     errors = [error for _, error in rows(tmp_path / "letters", "component", "error")]
-    for reason in ("makes a record of 4001 bytes", "the partition, is 3", "'word', the key, is NULL"):
+    for reason in ("makes a record of 4001 bytes", "the partition, is 3", "field word, the key, is NULL"):
         assert any(reason in error for error in errors)
     assert len(errors) == 4
     published_letters = visible_records(bootstrap, lost, 1)

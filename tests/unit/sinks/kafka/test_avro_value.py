@@ -105,13 +105,28 @@ def encode(avro_type: Any, field_type: str, contents: list[Any]) -> list[bytes]:
     made.check_input(schema, used_by="sink 'alerts'")
     part = made.form.value_part
     assert isinstance(part, AvroValue)
-    part.prepare("topic")
+    part.prepare("topic", "value")
     unpickled = pickle.loads(pickle.dumps(made))
     from transactional.model.arrow.conversions import arrow_schema
 
     column = pa.array([None, *contents, None], arrow_schema(schema).field("it").type).slice(1, len(contents))
     table = unpickled.encode(pa.record_batch({"it": column}))
     return [row["value"] for row in table.to_pylist()]
+
+
+def test_a_key_is_a_record_too() -> None:
+    """Its bytes choose the partition, as with Java's serializers."""
+    key = AvroValue(record("long"), OneRegistry())
+    made = KafkaSink("host:9092", "topic", key=key, value="text")
+    made.check_input(Schema.parse("it long, text string, other long"), used_by="sink 'alerts'")
+    assert made.record_fields(Schema.parse("it long, text string, other long")) == Schema.parse("it long, text string")
+    assert made.identity()["key"] == "avro Made"
+    assert isinstance(made.form.key_part, AvroValue)
+    made.form.key_part.prepare("topic", "key")
+    encoded = made.encode(pa.record_batch({"it": pa.array([7], pa.int64()), "text": ["a"]})).to_pylist()
+    assert encoded == [{"key": b"\0\0\0\1\2" + b"\x0e", "value": b"a"}]
+    with pytest.raises(ConfigError, match="sink 'alerts'"):
+        made.check_input(Schema.parse("text string"), used_by="sink 'alerts'")
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -173,8 +188,9 @@ def test_what_is_no_schema_or_no_registry_is_refused(schema: str, registry: Sche
 
 def test_subjects_are_those_of_confluent_and_a_registry_may_be_away() -> None:
     registry = OneRegistry()
-    AvroValue(record("int"), registry).prepare("orders")
-    AvroValue(record("int"), registry, subject="of.ours.Made").prepare("orders")
-    assert registry.subjects == ["orders-value", "of.ours.Made"]
+    AvroValue(record("int"), registry).prepare("orders", "value")
+    AvroValue(record("int"), registry, subject="of.ours.Made").prepare("orders", "value")
+    AvroValue(record("int"), registry).prepare("orders", "key")
+    assert registry.subjects == ["orders-value", "of.ours.Made", "orders-key"]
     with pytest.raises(SinkUnavailable, match="no schema registry gives an answer"):
-        AvroValue(record("int"), AwayRegistry()).prepare("orders")
+        AvroValue(record("int"), AwayRegistry()).prepare("orders", "value")

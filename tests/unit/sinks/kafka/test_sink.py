@@ -189,7 +189,12 @@ def test_columns_have_the_texts_that_python_writes_one_by_one() -> None:
             {"k": ["a" * 40], "x": ["a" * 900], "h": ["a" * 47]},
             "row 0 makes a record of 1001 bytes",
         ),
-        (COMPACTED, {"key": "k", "value": "x"}, {"k": ["a", None], "x": ["a", "b"]}, "'k', the key, is NULL in row 1"),
+        (
+            COMPACTED,
+            {"key": "k", "value": "x"},
+            {"k": ["a", None], "x": ["a", "b"]},
+            "field k, the key, is NULL",
+        ),
         (COMPACTED, {"key": "k", "value": "x"}, {"k": ["a", None], "x": ["a", None]}, "'topic' is compacted"),
         (LIMITS, {"value": "x", "partition": "p"}, {"x": ["a"], "p": [3]}, "is 3 in row 0, and .* 0 to 2"),
         (LIMITS, {"value": "x", "partition": "p"}, {"x": ["a"], "p": [-1]}, "'p', the partition, is -1"),
