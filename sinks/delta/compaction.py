@@ -17,6 +17,7 @@ from datetime import date
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyarrow import parquet
 
@@ -25,12 +26,14 @@ from state.delta.log.entries import entries_between
 from state.delta.tables.data_files import footer_statistics, table_writer, with_all
 from state.delta.tables.storage import delete, open_parquet
 from state.delta.tables.table import DeltaLocation, storage_of
-from transactional.model.attempt import AttemptId
+from transactional.model.attempt import AttemptId, TxId
 
 FILES_MIN: Final = 8
 """The smallest number of files that are merged, unless they fill one of the target size."""
 _CLASS_BITS: Final = 3
 """Files are of one class if their sizes differ by less than a factor of two to the power of this."""
+_PLAIN_PATH: Final = re.compile(r"[\w=./-]+", re.ASCII)
+_FOREIGN: Final = AttemptId(0)
 _GROUP_ROWS: Final = 100_000
 _GROUP_BYTES: Final = 32 * 2**20
 """A row group of a new file ends after so many rows, or bytes in memory."""
@@ -45,6 +48,11 @@ class TableFile:
     size_bytes: int
     attempt_id: AttemptId
     partition: Mapping[str, str | None]
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the log has the path as it is. Other paths are escaped there, by each writer in its own way."""
+        return _PLAIN_PATH.fullmatch(self.path) is not None
 
     @property
     def size_class(self) -> int:
@@ -85,17 +93,21 @@ def compacted_attempt(path: str) -> AttemptId | None:
     return None if match is None else AttemptId(int(match[1]))
 
 
-def settled_files(table: DeltaTable, first_unsettled: AttemptId) -> list[TableFile]:
-    """Return the files that the sink has written for attempts before `first_unsettled`, in the order of attempts."""
+def read_files(table: DeltaTable) -> list[TableFile]:
+    """Return all files of a table, in the order of attempts. Files of other writers have the attempt 0."""
     files = list[TableFile]()
     for action in pa.table(table.get_add_actions()).to_pylist():
         path: str = action["path"]
         attempt = attempt_of(path)
         attempt_id = compacted_attempt(path) if attempt is None else attempt.attempt_id
-        if attempt_id is not None and attempt_id < first_unsettled:
-            partition = {name: _partition_text(typed) for name, typed in (action.get("partition") or {}).items()}
-            files.append(TableFile(path, action["size_bytes"], attempt_id, partition))
+        partition = {name: _partition_text(typed) for name, typed in (action.get("partition") or {}).items()}
+        files.append(TableFile(path, action["size_bytes"], attempt_id or _FOREIGN, partition))
     return sorted(files, key=lambda file: file.attempt_id)
+
+
+def settled_files(table: DeltaTable, first_unsettled: AttemptId) -> list[TableFile]:
+    """Return the files that the sink has written for attempts before `first_unsettled`, in the order of attempts."""
+    return [file for file in read_files(table) if _FOREIGN < file.attempt_id < first_unsettled]
 
 
 def choose_groups(files: Iterable[TableFile], target_bytes: int) -> list[list[TableFile]]:
@@ -130,11 +142,7 @@ class FileMerger:
 
         Raises `OSError`, `ArrowException`.
         """
-        columns = pa.schema(table.schema().to_arrow())
-        partition_columns = table.metadata().partition_columns
-        schema = pa.schema(
-            [pa.field(column.name, column.type) for column in columns if column.name not in partition_columns]
-        )
+        schema = _file_schema(table)
         merge = Merge(version := table.version(), [], [])
         for group in choose_groups(settled_files(table, first_unsettled), self._files.target_bytes):
             try:
@@ -149,17 +157,38 @@ class FileMerger:
         if merge.new:
             yield merge
 
+    def divide(self, table: DeltaTable, txid_column: str, txid: TxId) -> Merge | None:
+        """Return the files with rows of later transactions than `txid`, and new files with their other rows.
+
+        None if the path of a file is not plain, so that the file can't be replaced. Raises `OSError`, `ArrowException`.
+        """
+        schema, merge = _file_schema(table), Merge(table.version(), [], [])
+        storage = storage_of(self._files.location)
+        files = read_files(table)
+        if not all(file.is_plain for file in files):
+            return None
+        for file in files:
+            with open_parquet(storage, file.path, file.size_bytes) as source:
+                txids = pc.min_max(source.read([txid_column], use_threads=False)[txid_column]).as_py()
+            if txids["max"] is None or txids["max"] <= txid:
+                continue
+            merge.old.append(file)
+            if txids["min"] <= txid:
+                merge.new.append(self._merge([file], schema, pc.field(txid_column) <= int(txid)))
+        return merge
+
     def discard(self, merge: Merge) -> None:
         """Delete the new files of a merge that has not become part of the table. Raises `OSError`."""
         delete(storage_of(self._files.location), [file.path for file in merge.new])
 
-    def _merge(self, group: Sequence[TableFile], schema: pa.Schema) -> NewFile:
+    def _merge(self, group: Sequence[TableFile], schema: pa.Schema, condition: pc.Expression | None = None) -> NewFile:
+        """Write the rows of files, which meet a condition if there is one, to a new file."""
         footers = list[parquet.FileMetaData]()
 
         def write(file: BinaryIO | pa.NativeFile) -> None:
             with table_writer(file, schema, dictionaries=True, footers=footers) as writer:
                 for rows in self._row_groups(group, schema):
-                    writer.write_table(rows)
+                    writer.write_table(rows if condition is None else rows.filter(condition))
 
         attempt_id = group[-1].attempt_id
         path = f"compacted-{int(attempt_id)}-{uuid.uuid4()}.parquet"
@@ -183,6 +212,13 @@ class FileMerger:
                         waiting, rows, size_bytes = [], 0, 0
         if waiting:
             yield pa.concat_tables(waiting)
+
+
+def _file_schema(table: DeltaTable) -> pa.Schema:
+    """Return the columns of a table that its files have."""
+    partition_columns = table.metadata().partition_columns
+    columns = pa.schema(table.schema().to_arrow())
+    return pa.schema([pa.field(column.name, column.type) for column in columns if column.name not in partition_columns])
 
 
 def _partition_text(partition_value: object) -> str | None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import Schema as DeltaSchema
 
 from sinks.delta.append_log import TableSnapshot
-from sinks.delta.compaction import NewFile, TableFile
+from sinks.delta.compaction import Merge
 from transactional.core.ports import SinkOwner
 from transactional.core.store.outbox import Publication
 from transactional.model.names import SINK_ATTEMPT, SINK_FENCE, SINK_PROPERTY, SINK_TXID
@@ -56,18 +56,21 @@ def entry(
     ]
 
 
-def merge_entry(
-    snapshot: TableSnapshot, owner: SinkOwner, old: Iterable[TableFile], new: Iterable[NewFile]
+def replacement_entry(
+    snapshot: TableSnapshot, owner: SinkOwner, merge: Merge, *, removes_rows: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the entry of the log that replaces files by others with the same rows, under the fence of the leader."""
+    """Return the entry of the log that replaces files by others, under the fence of the leader.
+
+    The new files have the same rows, unless `removes_rows` is true.
+    """
     now_ms = time.time_ns() // 1_000_000
     note = {"topology": owner.topology_id, "sink": owner.sink, "fence": int(owner.fence_id)}
-    removed = {"dataChange": False, "deletionTimestamp": now_ms, "extendedFileMetadata": True}
+    removed = {"dataChange": removes_rows, "deletionTimestamp": now_ms, "extendedFileMetadata": True}
     return [
-        _information(snapshot, note, "OPTIMIZE", is_blind=False),
+        _information(snapshot, note, "DELETE" if removes_rows else "OPTIMIZE", is_blind=False),
         *(
             {"remove": {"path": file.path, "partitionValues": file.partition, "size": file.size_bytes, **removed}}
-            for file in old
+            for file in merge.old
         ),
         *(
             {
@@ -76,11 +79,11 @@ def merge_entry(
                     "partitionValues": file.partition,
                     "size": file.size_bytes,
                     "modificationTime": file.modified_ms,
-                    "dataChange": False,
+                    "dataChange": removes_rows,
                     "stats": file.statistics,
                 }
             }
-            for file in new
+            for file in merge.new
         ),
         {"txn": {"appId": SINK_FENCE, "version": int(owner.fence_id)}},
     ]

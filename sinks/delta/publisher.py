@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from sinks.delta.append_log import AppendLog, TableSnapshot, VersionTaken, check_owner, unavailable
 from sinks.delta.columns import SinkColumns
-from sinks.delta.compaction import Merge
-from sinks.delta.entries import entry, merge_entry, with_columns, with_publisher
+from sinks.delta.compaction import FileMerger, Merge
+from sinks.delta.entries import entry, replacement_entry, with_columns, with_publisher
 from sinks.delta.run_files import RunFiles
 from sinks.delta.upkeep import SinkUpkeep
 from transactional.core.ports import PublishedRecords, SinkOwner
@@ -105,7 +105,7 @@ class DeltaPublisher:
                 version = snapshot.version + 1
                 self._snapshot = None
                 try:
-                    self._log.write(version, merge_entry(snapshot, self.owner, merge.old, merge.new))
+                    self._log.write(version, replacement_entry(snapshot, self.owner, merge))
                 except VersionTaken:
                     continue
                 except OSError as error:
@@ -115,13 +115,30 @@ class DeltaPublisher:
         return False
 
     def go_back(self, txid_column: str, txid: TxId) -> None:
-        """Delete the rows of later transactions."""
+        """Take out the rows of later transactions: files that also have other rows are replaced."""
+        merger = FileMerger(self._files)
         for _ in range(_TRIES_MAX):
             with self._writing:
                 self._snapshot = None
-                is_done = self._log.delete_after(self.read_own_snapshot(), txid_column, txid)
+                snapshot, table = self.read_own_snapshot(), self._log.load()
                 self._snapshot = None
-            if is_done:
+                if table.version() != snapshot.version:
+                    continue
+                merge: Merge | None = None
+                try:
+                    merge = merger.divide(table, txid_column, txid)
+                    if merge is None and not self._log.delete_after(snapshot, txid_column, txid):
+                        continue
+                    if merge is not None and merge.old:
+                        actions = replacement_entry(snapshot, self.owner, merge, removes_rows=True)
+                        self._log.write(snapshot.version + 1, actions)
+                except VersionTaken:
+                    if merge is not None:
+                        merger.discard(merge)
+                    continue
+                except (OSError, pa.ArrowException) as error:
+                    problem = f"rows after transaction {txid} can't be taken out"
+                    raise unavailable(self.location, problem, error) from None
                 return
         raise SinkUnavailable(f"Delta table {self.location}: others write to it too often to take rows out of it")
 

@@ -18,7 +18,7 @@ from sinks.delta.sweeping import paths_removed_since
 from state.delta.tables.table import storage_of
 from tests.unit.sinks.delta.leaders import Leader, aged, entry_actions, numbers, run_names, table_files, table_rows
 from transactional.errors import SinkUnavailable
-from transactional.model.attempt import AttemptId
+from transactional.model.attempt import AttemptId, TxId
 
 
 def compacting(monkeypatch: pytest.MonkeyPatch, files_min: int = 2, retention: str = "interval 1 hours") -> None:
@@ -159,3 +159,20 @@ def test_a_checkpoint_has_the_files_that_were_removed_before_it(
     files = {file.base_name: file for file in storage.get_file_info(FileSelector("_delta_log"))}
     assert paths_removed_since(storage, files, 0.0) == removed
     assert paths_removed_since(storage, files, 4e9) == set()
+
+
+@pytest.mark.parametrize(("country", "writer"), [("de", "transactional"), ("a b", "delta-rs:")])
+def test_a_rewind_replaces_files_of_others_that_span_its_target(tmp_path: Path, country: str, writer: str) -> None:
+    """The new file is synced before its entry, unless the log escapes a path, which only delta-rs can follow."""
+    leader = Leader(tmp_path, 1, fields="n long, country string", partition_by=["country"]).open()
+    leader.publish(*(leader.stage_rows(txid, txid + 1, [(txid, country)]) for txid in range(1, 5)))
+    DeltaTable(str(tmp_path / "events")).optimize.compact()
+    leader.publish(leader.stage_rows(5, 6, [(5, "fr")]))
+    leader.sink.go_back(TxId(2), AttemptId(9))
+    assert table_rows(tmp_path, "n", "country") == [(1, country), (2, country)]
+    actions = entry_actions(tmp_path, DeltaTable(str(tmp_path / "events")).version())
+    [information] = [action["commitInfo"] for action in actions if "commitInfo" in action]
+    assert information["engineInfo"].startswith(writer)
+    later = Leader(tmp_path, 10, fields="n long, country string", partition_by=["country"]).open(has_published=True)
+    later.publish(later.stage_rows(3, 11, [(3, country)]))
+    assert table_rows(tmp_path, "n") == [(1,), (2,), (3,)]
