@@ -26,13 +26,12 @@ from state.rows.python_rows import rows_of, table_of_rows
 from state.rows.records import Records
 from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
-from transactional import Schema, StateKind
+from transactional import Schema
 from transactional.bolts import Key
 from transactional.core.ports.state_parts import Rewind, RewindTarget, StateParts, TableExamination
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TxId
-from transactional.model.durations import Duration
 from transactional.model.names import owner_of
 
 _CREATING: Final = threading.Lock()
@@ -85,17 +84,14 @@ class DuckRows(RowStore):
                 raise SchemaMismatch(f"state {self._state} needs '{columns}', its table has '{recorded['columns']}'")
 
     def created_for(self) -> str | None:
-        """The `store_id` that it was created with."""
         return self._recorded().get("store_id")
 
     def version(self) -> tuple[AttemptId | None, ExpiryHorizons]:
-        """Read the version and the expiry horizons from the registry."""
         about = self._recorded()
         txid, horizons = about.get("horizon_txid"), (about.get("horizon"), about.get("previous_horizon"))
         return about.get("attempt_id"), NO_HORIZONS if txid is None else ExpiryHorizons(TxId(txid), *horizons)
 
     def rewound_to(self) -> TxId:
-        """Return the transaction that a rewind took the table back to, 0 if there was none."""
         return TxId(self._recorded().get("rewound_to") or 0)
 
     def rows(self, keys: Collection[Key] | None = None) -> Rows:
@@ -128,8 +124,6 @@ class DuckRows(RowStore):
             is_conflict = isinstance(error, duckdb.TransactionException)
             raise WriteRefused(_line(error), is_conflict=is_conflict) from error
 
-    # --- the registry ---------------------------------------------------------------------------------------------
-
     def _create(self, owner: str, columns: str, store_id: str | None) -> None:
         with self._registered([], self._columns.all_columns) as source:
             self._connection.execute(f"CREATE TABLE {self._table} AS SELECT * FROM {source}")
@@ -145,12 +139,8 @@ class DuckRows(RowStore):
     def _move(self, write: RowWrite) -> None:
         """Compare the version, and set it. Raises `WriteRefused`."""
         new: dict[str, int | None] = {"attempt_id": write.version}
-        if write.horizons is not None:
-            new |= {
-                "horizon_txid": write.horizons.txid,
-                "horizon": write.horizons.current,
-                "previous_horizon": write.horizons.previous,
-            }
+        if (horizons := write.horizons) is not None:
+            new |= {"horizon_txid": horizons.txid, "horizon": horizons.current, "previous_horizon": horizons.previous}
         if write.rewound_to is not None:
             new["rewound_to"] = write.rewound_to
         setting = ", ".join(f"{name} = ?" for name in new)
@@ -158,8 +148,6 @@ class DuckRows(RowStore):
         update = f"UPDATE transactional_states SET {setting} WHERE {condition} RETURNING name"
         if not self._arrow(update, [*new.values(), self._name, write.expected_version]).num_rows:
             raise WriteRefused("another writer came between", is_conflict=True)
-
-    # --- rows -----------------------------------------------------------------------------------------------------
 
     def _stored(self, condition: str, parameters: Mapping[str, Any] | None = None) -> Rows:
         query = f"SELECT * FROM {self._table} t WHERE {condition}"
@@ -210,28 +198,18 @@ class DuckRows(RowStore):
 class DuckDBMapState(TableState[RowTable], Rewind, TableExamination):
     """Key → values in a table of the DuckDB file `path`, which this process has from `open` to `close`.
 
-    `key`, `values`, `kind`, `deletes`, `expires` and `after` are those of a `SqlMapState`.
+    `key` and `values` are those of a `SqlMapState`, and so are the `options`: `kind`, `deletes`, `expires` and `after`.
     """
 
     rewind_obstacle = ""
 
     def __init__(
-        self,
-        path: str | Path,
-        table: str,
-        key: str | Sequence[str] | None = None,
-        values: str = "",
-        *,
-        kind: StateKind = StateKind.OPAQUE,
-        deletes: bool = False,
-        expires: str | None = None,
-        after: Duration | None = None,
+        self, path: str | Path, table: str, key: str | Sequence[str] | None = None, values: str = "", **options: Any
     ) -> None:
         self._path, self._table_name = Path(path).absolute(), table
         self._connection: duckdb.DuckDBPyConnection | None = None
         name = f"{table!r} in {self._path}"
-        options: dict[str, Any] = {"deletes": deletes, "expires": expires, "after": after}
-        super().__init__(name, key, values, kind=kind, value_limits=ValueLimits(name), **options)
+        super().__init__(name, key, values, value_limits=ValueLimits(name), **options)
 
     @property
     def parts(self) -> StateParts:
@@ -240,11 +218,9 @@ class DuckDBMapState(TableState[RowTable], Rewind, TableExamination):
 
     @property
     def storage_path(self) -> str:
-        """The path of the file."""
         return str(self._path)
 
     def identity(self) -> Mapping[str, str]:
-        """Return file, table, key, values and kind."""
         return self.declared.identity(duckdb=str(self._path), table=self._table_name)
 
     def load_table(self) -> RowTable:
@@ -255,7 +231,6 @@ class DuckDBMapState(TableState[RowTable], Rewind, TableExamination):
         return table
 
     def close(self) -> None:
-        """Close the file, so that another process can open it."""
         super().close()
         if self._connection is not None:
             self._connection.close()

@@ -52,7 +52,7 @@ class TableState(Updatable, RowLookup, Reading, Generic[TableT]):
         key: str | Sequence[str] | None,
         values: str,
         *,
-        kind: StateKind,
+        kind: StateKind = StateKind.OPAQUE,
         columns: Mapping[str, str] | None = None,
         deletes: bool = False,
         expires: str | None = None,
