@@ -6,7 +6,7 @@ the fingerprint, which is stored with the progress. It runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -90,6 +90,11 @@ def with_hidden(schema: Schema) -> Schema:
 def visible_fields(schema: Schema) -> Schema:
     """Return the fields of a stream that bolts see."""
     return Schema(tuple(field for field in schema if field not in HIDDEN.fields))
+
+
+def fields_without(schema: Schema, names: Collection[str]) -> Schema:
+    """Return the fields of a stream that do not have these names."""
+    return Schema(tuple(field for field in schema if field.name not in names))
 
 
 class WorkPhase(Enum):
@@ -346,8 +351,11 @@ class Topology:
         if name == DEAD_LETTERS:
             fields = LETTER_FIELDS
         else:
-            grouping = self.component(name).inputs[0]
+            component = self.component(name)
+            grouping = component.inputs[0]
             fields = self.output_of(grouping.source, grouping.stream)
+            if isinstance(component.bolt, SinkBolt):
+                fields = fields_without(fields, component.bolt.hidden_fields)
         return {**sink.identity(), "fields": str(sink.record_fields(fields))}
 
     @contextmanager

@@ -25,6 +25,7 @@ from transactional.topology.topology import (
     Component,
     Topology,
     WorkPhase,
+    fields_without,
     old_name,
     outputs_of,
     split_lookup_name,
@@ -305,7 +306,8 @@ class _Wiring:
         if isinstance(bolt, Windowing):
             bolt.check_inputs(name, inputs)
         if isinstance(bolt, SinkBolt | FollowingBolt) and bolt.sink is not None:
-            _check_sink(declared.id, bolt.sink, inputs)
+            hidden_fields = self._hide_internal_fields(bolt, inputs) if isinstance(bolt, SinkBolt) else frozenset()
+            _check_sink(declared.id, bolt.sink, inputs, hidden_fields)
         if isinstance(bolt, Bolt):
             return
         if isinstance(bolt, BoltFunction):
@@ -321,6 +323,30 @@ class _Wiring:
                 raise ConfigError(f"{name} updates a state, which has no tasks to emit to directly: group by fields")
             schema.require(bolt.input_fields, of=f"{grouping.source!r}", used_by=name)
             bolt.bind_input(schema, used_by=name)
+
+    def _hide_internal_fields(self, bolt: SinkBolt, inputs: Sequence[tuple[Grouping, Schema]]) -> frozenset[str]:
+        """Hide from a sink the columns of aggregates that no user has named, unless it is declared with one of them."""
+        names = frozenset[str]().union(*(self._internal_fields(grouping) for grouping, _ in inputs))
+        try:
+            for grouping, schema in inputs if names else ():
+                bolt.sink.check_input(fields_without(visible_fields(schema), names), used_by=repr(grouping.source))
+        except ConfigError:
+            names = frozenset()
+        bolt.hidden_fields = names
+        return names
+
+    def _internal_fields(self, grouping: Grouping) -> frozenset[str]:
+        """Return the fields of a stream that only exist because a state stores them. A bolt that passes its tuples on
+        has those of its input."""
+        declared = self.bolts.get(grouping.source)
+        if declared is None:
+            return frozenset()
+        if isinstance(declared.bolt, PersistentAggregate):
+            names = declared.bolt.computed.internal_names
+            return names | frozenset(map(old_name, names))
+        schema = self.outputs[grouping.source].get(grouping.stream)
+        inputs = [given for given in declared.inputs if self.outputs[given.source].get(given.stream) == schema]
+        return frozenset[str]().union(*map(self._internal_fields, inputs))
 
     def _check_phase(self, component: Component) -> None:
         late = any(self.phases[grouping.source] is WorkPhase.COMMIT for grouping in component.inputs)
@@ -349,11 +375,13 @@ class _Wiring:
                     )
 
 
-def _check_sink(name: str, sink: Sink, inputs: Sequence[tuple[Grouping, Schema]]) -> None:
+def _check_sink(
+    name: str, sink: Sink, inputs: Sequence[tuple[Grouping, Schema]], hidden_fields: frozenset[str]
+) -> None:
     """Raise `ConfigError` if the records of a sink can't be made of one of its inputs, or differ between them."""
     records = dict[frozenset[Field], tuple[str, Schema]]()
     for grouping, schema in inputs:
-        source, visible = f"{grouping.source!r}", visible_fields(schema)
+        source, visible = f"{grouping.source!r}", fields_without(visible_fields(schema), hidden_fields)
         sink.check_input(visible, used_by=f"sink {name!r} behind {source}")
         fields = sink.record_fields(visible)
         records.setdefault(frozenset(fields), (source, fields))

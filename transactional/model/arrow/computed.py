@@ -52,6 +52,9 @@ def expression_type(operation: str, expression: Expression, schema: Schema) -> s
 class ComputedColumn(Protocol):
     """The source of a computed column: an aggregate that is finished from its stored columns."""
 
+    def columns(self, name: str) -> Mapping[str, object]:
+        """Return the stored columns of a computed column of this name, by name."""
+
     def finish_typed(self, stored: Schema) -> Expression | None:
         """Return the column as an expression over stored columns, or None if it is stored itself."""
 
@@ -64,6 +67,12 @@ class ComputedColumns:
     """The columns of a state that are computed whenever its rows are read. `sources` has their sources by name."""
 
     sources: Mapping[str, ComputedColumn] = field(default_factory=dict)
+
+    @property
+    def internal_names(self) -> frozenset[str]:
+        """The names of the stored columns that nobody has named, such as the sum and the count of an average."""
+        stored_names = (stored_name for name, source in self.sources.items() for stored_name in source.columns(name))
+        return frozenset(stored_names) - self.sources.keys()
 
     def expressions(self, stored: Schema) -> dict[str, Expression]:
         """Return the columns as expressions over the stored ones. Raises `ConfigError`."""

@@ -19,6 +19,8 @@ class SinkBolt(ArrowBatchBolt):
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
+        self.hidden_fields: frozenset[str] = frozenset()
+        """The fields of tuples that the sink does not see, because no user has named them."""
         self.records: list[pa.Table] = []
         self.staged: list[pa.Table] = []
         """Tables that the sink has staged, in place of the records that it was given."""
@@ -31,4 +33,7 @@ class SinkBolt(ArrowBatchBolt):
     def execute_batch(self, batch: pa.RecordBatch) -> None:
         """Encode some tuples of the batch, and keep the records."""
         if batch.num_rows:
-            self.records.append(self.sink.encode(batch))
+            names = batch.schema.names
+            is_hidden = not self.hidden_fields.isdisjoint(names)
+            visible = batch.select([name for name in names if name not in self.hidden_fields]) if is_hidden else batch
+            self.records.append(self.sink.encode(visible))

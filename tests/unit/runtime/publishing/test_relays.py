@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sinks import JsonValue
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from tests.unit.runtime.publishing.word_sink import PUBLISHED, TARGETS, Target, WordSink, build, run
@@ -27,12 +28,14 @@ from transactional.errors import (
     StoreMismatch,
 )
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.schema import Schema
 from transactional.operations.cli.output.statuses import describe_sinks
 from transactional.runtime.publishing import relay, relays
 from transactional.runtime.publishing.payload_files import PayloadFolder
 from transactional.runtime.publishing.payloads import decode_payload, encode_payload
 from transactional.runtime.publishing.settling import settle_sinks
 from transactional.testing import MemoryCoordinatorStore
+from transactional.trident import Avg, Count, TridentTopology
 
 BAD = [[("cat",), ("bad",), ("owl",)]]
 
@@ -139,6 +142,39 @@ def test_a_sink_with_waiting_transactions_stays_as_it_is(
     store, counts = waiting
     with pytest.raises(ConfigError, match=f"sink 'alerts' {problem}, and has . transaction.*unsent"):
         run(build(sink, counts), store, accept_changes=True)
+
+
+class JsonSink(WordSink):
+    """Publishes the fields of a tuple as JSON."""
+
+    def __init__(self, target: str, *names: str) -> None:
+        super().__init__(target)
+        self.form = JsonValue(*names)
+
+    def check_input(self, fields: Schema, *, used_by: str) -> None:
+        self.form.check_input(fields, used_by=used_by)
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Table:
+        return pa.table({"word": self.form.encode(batch).cast(pa.string())})
+
+
+@pytest.mark.parametrize(
+    ("names", "old", "record"),
+    [
+        ((), False, '{"word":"cat","n":2,"mean":2.5}'),
+        ((), True, '{"word":"cat","n":2,"mean":2.5}'),
+        (("sum_n", "word"), False, '{"sum_n":5,"word":"cat"}'),
+    ],
+)
+def test_columns_that_nobody_has_named_are_published_only_by_name(
+    target: Target, names: tuple[str, ...], record: str, *, old: bool
+) -> None:
+    topology = TridentTopology("words")
+    rows = topology.new_stream("rows", MemoryTransactionalSpout([[("cat", 2), ("cat", 3)]], "word string, n long", 9))
+    means = rows.group_by("word").persistent_aggregate(MemoryMapState(), n=Count(), mean=Avg("n"))
+    means.new_values(old=old).filter(lambda row: row.n > 0).sink_to(JsonSink("words", *names), name="alerts")
+    run(topology.build(), MemoryCoordinatorStore())
+    assert target.published == [(1, [record])]
 
 
 def test_a_removed_sink_that_nobody_can_fence_is_named(target: Target, caplog: pytest.LogCaptureFixture) -> None:
