@@ -19,6 +19,7 @@ from spouts.decoding.translator import Decoded, DecodingTranslator, OnError, Pay
 from spouts.registry.client import Registry, registry_of
 from spouts.registry.framing import Part
 from transactional.model.arrow import arrow_schema
+from transactional.model.arrow.zones import column_with_zone, zone_of_naive_times
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
 
@@ -29,6 +30,8 @@ _PIECE = 500
 _WHITESPACE = " \t\n\r\x0b\x0c"
 """The characters that `bytes.strip` removes."""
 _ROW = re.compile(r" in row (\d+)")
+_OFFSET = r"^.{10}.*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
+"""A text of a time with an offset from UTC, which is behind the date."""
 _OTHER_MARKS = {BOM_UTF32_LE: "UTF-32", BOM_UTF32_BE: "UTF-32", BOM_UTF16_LE: "UTF-16", BOM_UTF16_BE: "UTF-16"}
 """Byte order marks, a longer one before the one that it begins with."""
 
@@ -37,7 +40,8 @@ class JsonTranslator(DecodingTranslator):
     """Record values that are JSON objects, by a schema: `JsonTranslator("carrier string, dep_delay long")`.
 
     A field of the schema that an object lacks is NULL; other fields of an object are dropped, also in nested structs
-    and arrays. Timestamps are ISO 8601 text (without an offset they are UTC), dates `YYYY-MM-DD`, binary is the bytes
+    and arrays. Timestamps are ISO 8601 text (without an offset they are in the
+    zone that the topology names for times without one, otherwise in UTC), dates `YYYY-MM-DD`, binary is the bytes
     of a text, a decimal a number or text. Nothing is coerced or rounded: neither `"1"` nor `1.5` is a long, 1 is not a
     string; `NaN` and `Infinity` are no numbers. A byte order mark of UTF-8 in front is passed over.
 
@@ -94,7 +98,11 @@ class _Parser:
     def __init__(self, schema: Schema) -> None:
         self._columns, self._has_decimals = arrow_schema(schema), any("decimal" in field.type for field in schema)
         self._has_floats = any(kind in field.type for field in schema for kind in ("float", "double"))
-        self._read = pa.schema([field.with_type(_read_type(field.type)) for field in self._columns])
+        self._zone = zone_of_naive_times() if "timestamp" in str(schema) else None
+        names_zone = self._zone not in (None, "UTC")
+        self._read = pa.schema(
+            [field.with_type(_read_type(field.type, names_zone=names_zone)) for field in self._columns]
+        )
         self._options = pj.ParseOptions(explicit_schema=self._read, unexpected_field_behavior="ignore")
 
     def parse(self, column: pa.Array) -> tuple[pa.RecordBatch, list[int]]:
@@ -158,6 +166,10 @@ class _Parser:
             table.validate(full=True)  # Arrow's reader scales 1000 to a decimal(5,2), whose maximum is 999.99
         if self._has_floats and not all(_is_finite(part) for column in table.columns for part in column.chunks):
             raise ValueError("a number is NaN or infinite, which is no JSON")
+        if self._zone is not None and self._zone != "UTC":
+            columns = zip(table.combine_chunks().columns, self._columns, strict=True)
+            arrays = [_with_zone(column.combine_chunks(), field.type, self._zone) for column, field in columns]
+            table = pa.table(arrays, names=self._columns.names)
         return table.cast(self._columns)
 
     def reason(self, value: bytes | None) -> str:
@@ -203,15 +215,34 @@ def _problem(value: bytes | None) -> str | None:
     return "it contains a zero byte" if b"\0" in trimmed else None
 
 
-def _read_type(type_: pa.DataType) -> pa.DataType:
-    """The type for Arrow's reader: it interprets dates as days since 1970, so these are read as text, then cast."""
-    if pa.types.is_date(type_):
+def _read_type(type_: pa.DataType, *, names_zone: bool) -> pa.DataType:
+    """The type for Arrow's reader: it interprets dates as days since 1970, so these are read as text, then cast.
+
+    Times are read as text, too, if the topology names a zone for those without one.
+    """
+    if pa.types.is_date(type_) or (names_zone and pa.types.is_timestamp(type_)):
         return pa.string()
     if pa.types.is_list(type_):
-        return pa.list_(_read_type(type_.value_type))
+        return pa.list_(_read_type(type_.value_type, names_zone=names_zone))
     if pa.types.is_struct(type_):
-        return pa.struct([field.with_type(_read_type(field.type)) for field in type_])
+        return pa.struct([field.with_type(_read_type(field.type, names_zone=names_zone)) for field in type_])
     return type_
+
+
+def _with_zone(column: pa.Array, type_: pa.DataType, zone: str) -> pa.Array:
+    """Return a column with its texts of times as instants, those without an offset taken for times in the zone."""
+    if pa.types.is_timestamp(type_):
+        has_offset = pc.match_substring_regex(column, _OFFSET)
+        local = pc.if_else(has_offset, None, column).cast(pa.timestamp(type_.unit))
+        offset = pc.if_else(has_offset, column, None).cast(type_)
+        return pc.coalesce(offset, column_with_zone(local, zone))
+    if pa.types.is_list(type_):
+        values = _with_zone(column.values, type_.value_type, zone)
+        return pa.ListArray.from_arrays(column.offsets, values, mask=column.is_null())
+    if pa.types.is_struct(type_):
+        fields = [_with_zone(column.field(number), field.type, zone) for number, field in enumerate(type_)]
+        return pa.StructArray.from_arrays(fields, [field.name for field in type_], mask=column.is_null())
+    return column
 
 
 def _is_finite(array: pa.Array) -> bool:

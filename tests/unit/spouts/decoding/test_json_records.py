@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from codecs import BOM_UTF8
+from datetime import UTC, date, datetime
 
 import pyarrow as pa
 import pytest
 
 from spouts.decoding.json_records import _Parser
 from tests.unit.spouts.decoding.json_differential import compared
+from transactional.model.arrow.zones import naive_times_in
 from transactional.model.schema import Schema
 
 
@@ -65,3 +67,26 @@ def test_the_byte_order_mark_of_another_encoding_is_named(encoding: str) -> None
     assert parser.parse(pa.array([value], pa.binary()))[1] == [0]
     name = encoding[:6].upper()
     assert parser.reason(value) == f"it begins with the byte order mark (BOM) of {name}, and JSON is UTF-8"
+
+
+@pytest.mark.parametrize(("zone", "local_hour"), [(None, 12), ("UTC", 12), ("Europe/Berlin", 10)])
+@pytest.mark.parametrize("count", [1, 2_000])
+def test_times_without_an_offset_are_in_the_zone_that_the_topology_names(
+    zone: str | None, local_hour: int, count: int
+) -> None:
+    record = b"""{"t": "2026-06-01T12:00:00", "nested": [{"t": "2026-06-01 12:00", "n": 1}, {"t": null}, null],
+        "d": "2026-06-01", "utc": "2026-06-01T12:00:00Z", "other": "2026-06-01T12:00:00.5-05"}""".replace(b"\n", b"")
+    schema = Schema.parse(
+        "t timestamp, nested array<struct<t:timestamp,n:long>>, d date, utc timestamp, other timestamp"
+    )
+    with naive_times_in(zone):
+        batch, refused = _Parser(schema).parse(pa.array([record] * count + [b'{"t":"noon"}', b"{}"], pa.binary()))
+    local = datetime(2026, 6, 1, local_hour, tzinfo=UTC)
+    expected = {
+        "t": local,
+        "nested": [{"t": local, "n": 1}, {"t": None, "n": None}, None],
+        "d": date(2026, 6, 1),
+        "utc": datetime(2026, 6, 1, 12, tzinfo=UTC),
+        "other": datetime(2026, 6, 1, 17, 0, 0, 500_000, tzinfo=UTC),
+    }
+    assert (batch.to_pylist(), refused) == ([*[expected] * count, dict.fromkeys(expected)], [count])
