@@ -326,14 +326,16 @@ class _Wiring:
 
     def _hide_internal_fields(self, bolt: SinkBolt, inputs: Sequence[tuple[Grouping, Schema]]) -> frozenset[str]:
         """Hide from a sink the columns of aggregates that no user has named, unless it is declared with one of them."""
-        names = frozenset[str]().union(*(self._internal_fields(grouping) for grouping, _ in inputs))
+        internal_names = frozenset[str]().union(*(self._internal_fields(grouping) for grouping, _ in inputs))
         try:
-            for grouping, schema in inputs if names else ():
-                bolt.sink.check_input(fields_without(visible_fields(schema), names), used_by=repr(grouping.source))
+            for grouping, schema in inputs if internal_names else ():
+                bolt.sink.check_input(
+                    fields_without(visible_fields(schema), internal_names), used_by=repr(grouping.source)
+                )
         except ConfigError:
-            names = frozenset()
-        bolt.hidden_fields = names
-        return names
+            internal_names = frozenset()
+        bolt.hidden_fields = internal_names
+        return internal_names
 
     def _internal_fields(self, grouping: Grouping) -> frozenset[str]:
         """Return the fields of a stream that only exist because a state stores them. A bolt that passes its tuples on
@@ -342,8 +344,8 @@ class _Wiring:
         if declared is None:
             return frozenset()
         if isinstance(declared.bolt, PersistentAggregate):
-            names = declared.bolt.computed.internal_names
-            return names | frozenset(map(old_name, names))
+            internal_names = declared.bolt.computed.internal_names
+            return internal_names | frozenset(map(old_name, internal_names))
         schema = self.outputs[grouping.source].get(grouping.stream)
         inputs = [given for given in declared.inputs if self.outputs[given.source].get(given.stream) == schema]
         return frozenset[str]().union(*map(self._internal_fields, inputs))
