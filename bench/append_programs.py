@@ -2,7 +2,7 @@
 
 A row has 1,000 bytes in JSON, and somewhat fewer in Avro. It has a number, and the time at which it was sent, in
 microseconds of the machine's clock. So a reader of the table knows how long the row took, and that each number came
-once. The end of a row is one of many that are prepared, so that sending costs little.
+once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ JSON, AVRO = "json", "avro"
 ROW_BYTES, ENDS = 1_000, 1_000
 FIELDS = "number long, sent_us long, country string, customer string, amount double, payload string"
 _TYPES = {"number": "long", "sent_us": "long", "amount": "double"}
-_END_FIELDS = ("country", "customer", "amount", "payload")
 _TICK_S = 0.01
 _NUMBER_DIGITS, _TIME_DIGITS = 9, 15
 """The digits of numbers and times in JSON, filled with spaces, so that all rows have one size."""
@@ -47,29 +46,39 @@ def schema_of(fields: Sequence[str]) -> dict[str, Any]:
     return {"type": "record", "name": "Order", "fields": types}
 
 
-WRITER = json.dumps(schema_of(["number", "sent_us", *_END_FIELDS]))
+WRITER = json.dumps(schema_of(["number", "sent_us", "country", "customer", "amount", "payload"]))
 
 
-def row_ends(form: str) -> list[bytes]:
-    """Return what follows number and time in each of `ENDS` rows. Payloads hardly compress."""
-    random, ends = Random(1), list[bytes]()
-    avro = fastavro.parse_schema(schema_of(_END_FIELDS))
-    for _ in range(ENDS):
-        row: dict[str, Any] = {
-            "country": random.choice(["de", "fr", "us"]),
-            "customer": f"c{random.randrange(10**5):05}",
-        }
-        row["amount"] = random.randrange(100, 1_000) / 4 + 0.125
-        front_bytes = len(_json_front(1))
-        free_bytes = ROW_BYTES - front_bytes - len(json.dumps({**row, "payload": ""})) + 1
-        row["payload"] = "".join(random.choices(ascii_letters, k=free_bytes))
-        if form == AVRO:
-            buffer = io.BytesIO()
-            fastavro.schemaless_writer(buffer, avro, row)
-            ends.append(buffer.getvalue())
-        else:
-            ends.append(json.dumps(row).encode()[1:])
-    return ends
+class RowMaker:
+    """Makes rows in JSON or Avro, which differ and hardly compress. In JSON all have one size, in Avro nearly.
+
+    Country, customer and amount of `ENDS` rows are prepared, and payloads are cut out of a long text.
+    """
+
+    def __init__(self, form: str) -> None:
+        random = Random(1)
+        self._letters = "".join(random.choices(ascii_letters, k=2**20)).encode()
+        self._front = _avro_front if form == AVRO else _json_front
+        rows = [
+            {"country": random.choice(["de", "fr", "us"]), "customer": f"c{n:05}", "amount": n / 4 + 1_000.125}
+            for n in range(ENDS)
+        ]
+        texts = [json.dumps(row).encode()[1:-1] + b',"payload":"' for row in rows]
+        self._payload_bytes = ROW_BYTES - len(_json_front(1)) - max(map(len, texts)) - 2
+        self._middles = [_avro(row) + _zigzag(self._payload_bytes) for row in rows] if form == AVRO else texts
+        self._end = b"" if form == AVRO else b'"}'
+
+    def make(self, number: int) -> bytes:
+        """Make the row with this number, sent now."""
+        start = number * 7_919 % (len(self._letters) - self._payload_bytes)
+        payload = self._letters[start : start + self._payload_bytes]
+        return self._front(number) + self._middles[number % ENDS] + payload + self._end
+
+
+def _avro(row: Mapping[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, fastavro.parse_schema(schema_of(tuple(row))), row)
+    return buffer.getvalue()
 
 
 def _json_front(number: int) -> bytes:
@@ -94,14 +103,14 @@ def send(bootstrap: str, topic: str, form: str, numbers: range, rate: int) -> No
     """Send rows with these numbers, so many a second, or as quickly as it goes if `rate` is 0."""
     settings = {"bootstrap.servers": bootstrap, "linger.ms": 5, "batch.size": 2**20}
     producer = Producer({**settings, "queue.buffering.max.kbytes": 2**18})
-    ends, front = row_ends(form), _avro_front if form == AVRO else _json_front
+    rows = RowMaker(form)
     began_s, next_number = time.monotonic(), numbers.start
     while next_number < numbers.stop:
         due = min(numbers.stop, numbers.start + int((time.monotonic() - began_s) * rate) + 1) if rate else numbers.stop
         for number in range(next_number, due):
             while True:
                 try:
-                    producer.produce(topic, front(number) + ends[number % ENDS], partition=number % PARTITIONS)
+                    producer.produce(topic, rows.make(number), partition=number % PARTITIONS)
                     break
                 except BufferError:
                     producer.poll(0.05)

@@ -1,12 +1,19 @@
-"""What is shown of large batches and large tables, and of records passed on to Kafka."""
+"""What is shown of large batches and large tables, of records passed on to Kafka, and of rows
+appended to tables."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
-from bench import sink_programs, sink_sheets, sinks
+from bench import append_sheets, sink_programs, sink_sheets, sinks
+from bench.append_programs import ROW_BYTES, RowMaker, translator_of
+from bench.appends import FORMS, TableReader
+from bench.decoders import records
 from bench.rounds import WrongResult
 from bench.scale_targets import scale_targets
 from bench.sheets import scale_sheet
@@ -94,3 +101,37 @@ def test_rows_of_sinks_are_summed_up_over_their_rounds() -> None:
     rows[0]["consumed_p50_ms"] = 20
     assert [target.is_met for target in sink_sheets.sink_targets(rows)] == [True, *[None] * 4]
     assert sum(what == "throughput" for what, _, _ in sinks.rows_of(sinks.WHOLE, sinks.SYSTEMS)) == 7
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_both_forms_are_read_as_they_were_sent(form: str) -> None:
+    rows = RowMaker(form)
+    values = [rows.make(number) for number in (1, 2, 70_000)]
+    assert all(900 <= len(value) <= ROW_BYTES for value in values)
+    table = translator_of(form).translate(records(values, translator_of(form)))
+    columns = table.to_pydict()
+    assert columns["number"] == [1, 2, 70_000]
+    assert columns["customer"] == ["c00001", "c00002", "c00000"]
+    assert len({*columns["payload"]}) == 3
+
+
+def test_rows_that_are_compacted_are_not_counted_again(tmp_path: Path) -> None:
+    rows = pa.table({"number": pa.array([1, 2]), "sent_us": pa.array([0, 0])})
+    for part in (rows.slice(0, 1), rows.slice(1)):
+        write_deltalake(tmp_path, part, mode="append")
+    DeltaTable(tmp_path).optimize.compact()
+    reader = TableReader(tmp_path)
+    reader.poll()
+    assert reader.rows == len(reader.read(2)) == 2
+    with pytest.raises(WrongResult, match="3 rows were sent; 2 are in the table, 2 of them different"):
+        reader.read(3)
+
+
+def test_appends_are_held_against_their_targets() -> None:
+    rows = [
+        {"what": "backlog", "form": "json", "system": "ours", "round": 1, "mb_per_s": 120.0},
+        {"what": "backlog", "form": "json", "system": "spark", "round": 1, "mb_per_s": 60.0},
+        {"what": "growth", "form": "1,000 rows", "system": "ours", "round": 1, "growth": 1.5},
+    ]
+    assert [target.is_met for target in append_sheets.append_targets(rows)] == [True, *[None] * 5, False]
+    assert [line[2:] for line in append_sheets.append_rows(rows)][1] == ("spark", "60.0 … 60.0 … 60.0 MB/s")
