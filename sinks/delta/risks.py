@@ -7,7 +7,7 @@ from typing import Final
 
 from sinks.delta.append_log import AppendLog, unavailable
 from sinks.delta.sweeping import find_due_files, list_files
-from state.delta.log.entries import entries_between, is_foreign, named
+from state.delta.log.entries import describe_commit, entries_between, is_foreign
 from state.delta.log.log import ENTRY, LOG_FOLDER
 from state.delta.tables.table import storage_of
 from transactional.model.attempt import AttemptId
@@ -31,7 +31,7 @@ def read_risks(log: AppendLog) -> Iterator[str]:
     for commit in entries_between(log.location, first_version - 1, snapshot.version):
         if is_foreign(commit, SINK_FENCE):
             change = "removed rows from" if commit.removed else "added rows to"
-            yield f"{named(commit)} is not the sink's, and has {change} Delta table {log.location}"
+            yield f"{describe_commit(commit)} is not the sink's, and has {change} Delta table {log.location}"
     if due_files:
         yield (
             f"Delta table {log.location}: {len(due_files)} files that were removed longer ago than the table's "

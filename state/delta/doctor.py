@@ -14,7 +14,15 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from state.delta.left_over import left_over
-from state.delta.log.entries import Entry, LogFiles, healed_by_others, is_foreign, log_files, named, read_entry
+from state.delta.log.entries import (
+    Entry,
+    LogFiles,
+    describe_commit,
+    healed_by_others,
+    is_foreign,
+    log_files,
+    read_entry,
+)
 from state.delta.log.live_files import damaged_files, wrong_files
 from state.delta.log.log import CHECKPOINT, ENTRY, LOG_FOLDER, UNREADABLE, entry_name, is_there
 from state.delta.log.torn import TornFile, describe_without, find_torn_files, set_aside
@@ -193,7 +201,10 @@ class ExaminedDelta:
         built_on = [commit for commit, is_change in zip(commits[:last_own], changes, strict=False) if is_change]
         later = [commit for commit, is_change in zip(commits, changes, strict=True) if is_change][len(built_on) :]
         for commit in built_on:
-            finding = f"{named(commit)} has changed rows, and the topology has built on that: its values are uncertain"
+            finding = (
+                f"{describe_commit(commit)} has changed rows, and the topology has built on that: its values are "
+                "uncertain"
+            )
             remedy = (
                 "no repair can restore the right values. Restore table and store from an earlier backup, or start a "
                 "topology with a new id and an empty table, from the beginning of the source"
@@ -201,7 +212,11 @@ class ExaminedDelta:
             yield self._diagnosis(Problem.FOREIGN_WRITER, finding, remedy)
         if later:
             problem = Problem.TABLE_RESTORED if later[-1].operation == "RESTORE" else Problem.FOREIGN_WRITER
-            target, newest, changes_text = commits[last_own].version, commits[-1].version, ", ".join(map(named, later))
+            target, newest, changes_text = (
+                commits[last_own].version,
+                commits[-1].version,
+                ", ".join(map(describe_commit, later)),
+            )
             finding = f"{changes_text} changed rows after the topology's last Delta commit, version {target}"
             remedy = (
                 "see what was changed before"

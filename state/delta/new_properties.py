@@ -39,7 +39,7 @@ _ALLOWED: Final[Mapping[str, tuple[str, str]]] = {
     "delta.randomizeFilePrefixes": _SWITCH,
     "delta.randomPrefixLength": (r"[1-9]\d*", "a number, 1 or more"),
 }
-"""What the value of a property has to be, as a pattern and in words. The intervals are apart."""
+"""The valid texts of each property, as a pattern and in words. Intervals are in `_INTERVALS`."""
 _SWITCHES: Final = re.compile(r"delta\.(?!constraints\.|feature\.)(appendOnly|enable\w+|(\w+\.)+enabled)", re.ASCII)
 """Delta's other switches. A state's table may name them as long as they are off."""
 _BY_LOWER_NAME: Final = {name.lower(): name for name in (*_ALLOWED, *_INTERVALS, LOG_COMMITS_PROPERTY)}
@@ -47,36 +47,36 @@ _BY_LOWER_NAME: Final = {name.lower(): name for name in (*_ALLOWED, *_INTERVALS,
 
 def check_new_properties(properties: Mapping[str, Any], table: str) -> None:
     """Raise `ConfigError` for properties of a new table that would make it one that no state, or no Spark, can use."""
-    for name, value in properties.items():
-        if not isinstance(value, str):
+    for name, text in properties.items():
+        if not isinstance(text, str):
             raise ConfigError(
-                f"state {table}: the value of the property {name} is {value!r}, and Delta's are texts: write "
-                f"{str(value).lower()!r}"
+                f"state {table}: the value of the property {name} is {text!r}, and Delta's are texts: write "
+                f"{str(text).lower()!r}"
             )
     check_properties(properties, table)
-    for name, value in properties.items():
+    for name, text in properties.items():
         if name.lower().startswith(("delta.", "transactional.")):
-            _check_property(name, value, table)
+            _check_property(name, text, table)
     _check_retention({**DEFAULT_PROPERTIES, **properties}, table)
 
 
-def _check_property(name: str, value: str, table: str) -> None:
-    known = _BY_LOWER_NAME.get(name.lower())
-    if known is None:
-        if value.lower() == "false" and _SWITCHES.fullmatch(name):
+def _check_property(name: str, text: str, table: str) -> None:
+    proper_name = _BY_LOWER_NAME.get(name.lower())
+    if proper_name is None:
+        if text.lower() == "false" and _SWITCHES.fullmatch(name):
             return
         raise ConfigError(
-            f"state {table} can't have the property {name} = {value!r}: not all that read and write a state's table "
+            f"state {table} can't have the property {name} = {text!r}: not all that read and write a state's table "
             f"know it, or it is the state's own; take it away. A state can have {', '.join(_BY_LOWER_NAME.values())}, "
             "Delta's other switches as 'false', and names that begin neither with delta. nor with transactional."
         )
-    if name != known:
-        raise ConfigError(f"state {table}: the property {name} is written {known}")
-    pattern, words = _ALLOWED.get(known, ("", ""))
-    if known in _INTERVALS and interval_s(value) is None:
+    if name != proper_name:
+        raise ConfigError(f"state {table}: the property {name} is written {proper_name}")
+    pattern, words = _ALLOWED.get(proper_name, ("", ""))
+    if proper_name in _INTERVALS and interval_s(text) is None:
         pattern, words = r"(?!)", "an interval, such as 'interval 2 days'"
-    if pattern and not re.fullmatch(pattern, value, re.IGNORECASE):
-        raise ConfigError(f"state {table}: the property {name} is {value!r}; it has to be {words}")
+    if pattern and not re.fullmatch(pattern, text, re.IGNORECASE):
+        raise ConfigError(f"state {table}: the property {name} is {text!r}; it has to be {words}")
 
 
 def _check_retention(properties: Mapping[str, str], table: str) -> None:

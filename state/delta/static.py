@@ -68,20 +68,20 @@ class StaticDeltaTable(StaticTable):
         return str(self._location)
 
     def newest(self) -> str:
-        """Its newest Delta version, with the id that the table has in it.
+        """Return the table's newest Delta version, with the id that the table has in it.
 
         Raises `OperatingError`, and `TableUnfit` if the table lacks columns.
         """
         table = load_table(self._location)
         schema = pa.schema(table.schema())
-        wanted = Schema((*self._key, *self._values))
-        found = {column.name: self._declared_type(column) for column in schema if column.name in wanted.names}
-        if astray := [str(field) for field in wanted if found.get(field.name) != field.type]:
-            columns = Schema(tuple(Field(name, type_) for name, type_ in found.items()))
-            others = ", ".join(name for name in schema.names if name not in found)
+        declared = Schema((*self._key, *self._values))
+        types = {column.name: self._declared_type(column) for column in schema if column.name in declared.names}
+        if mismatches := [str(field) for field in declared if types.get(field.name) != field.type]:
+            columns = Schema(tuple(Field(name, type_) for name, type_ in types.items()))
+            more_names = ", ".join(name for name in schema.names if name not in types)
             raise TableUnfit(
-                f"the static table {self.table} has the columns '{columns}'{others and f', and {others}'}; it is "
-                f"declared with {', '.join(astray)}: declare it as the table is, or take another table"
+                f"the static table {self.table} has the columns '{columns}'{more_names and f', and {more_names}'}; it "
+                f"is declared with {', '.join(mismatches)}: declare it as the table is, or take another table"
             )
         return f"{table.metadata().id}@{table.version()}"
 
@@ -89,18 +89,26 @@ class StaticDeltaTable(StaticTable):
         try:
             return spark_type(column.type)
         except ConfigError:
-            shown = "void" if pa.types.is_null(column.type) else column.type
+            type_name = "void" if pa.types.is_null(column.type) else column.type
             raise TableUnfit(
-                f"column {column.name!r} of the static table {self.table} is {shown}, whose values can't be looked up"
+                f"column {column.name!r} of the static table {self.table} is {type_name}, whose values can't be looked "
+                "up"
             ) from None
 
     def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
-        """The rows with these keys, in one version. Raises `OperatingError`, and `BatchLost` if it was made again."""
+        """Return the rows with these keys in one version.
+
+        Raises `OperatingError`, and `BatchLost` if the table was dropped and created again.
+        """
         options = tuple(sorted(self._location.storage_options.items()))
         columns = Schema((*self._key, *self._values))
         try:
-            kept = _rows(self._location.name, options, columns, version)
-            parts = [kept] if kept is not None else _batches(_loaded(self._location.name, options, version), columns)
+            cached_rows = _rows(self._location.name, options, columns, version)
+            parts = (
+                [cached_rows]
+                if cached_rows is not None
+                else _batches(_loaded(self._location.name, options, version), columns)
+            )
             return pa.concat_tables([arrow_schema(columns).empty_table(), *(with_keys(part, keys) for part in parts)])
         except (DeltaError, OSError, pa.ArrowException) as error:
             check_readable(self._location, self._location.reason(error))
@@ -113,7 +121,7 @@ class StaticDeltaTable(StaticTable):
 
 
 def _loaded(name: str, options: Sequence[tuple[str, str]], version: StaticVersion) -> DeltaTable:
-    """The table at a version. Raises `DeltaError`, and `BatchLost` if it was made again since."""
+    """Load the table at a version. Raises `DeltaError`, and `BatchLost` if it was made again since."""
     location, (recorded_id, number) = DeltaLocation(name, dict(options)), _split_version(version)
     table = DeltaTable(location.uri, version=number, storage_options=dict(options) or None)
     if (loaded_id := str(table.metadata().id)) != recorded_id:
@@ -136,14 +144,14 @@ def _split_version(version: StaticVersion) -> tuple[str, int]:
 
 def _batches(table: DeltaTable, columns: Schema) -> Iterator[pa.Table]:
     names, schema = ", ".join(map(DATA_FUSION.name, columns.names)), arrow_schema(columns)
-    made: Any = QueryBuilder().register("t", table).execute(f"SELECT {names} FROM t")
-    for batch in pa.RecordBatchReader.from_stream(made):
+    stream: Any = QueryBuilder().register("t", table).execute(f"SELECT {names} FROM t")
+    for batch in pa.RecordBatchReader.from_stream(stream):
         yield pa.Table.from_batches([batch]).cast(schema)
 
 
 @lru_cache(maxsize=CACHED_VERSIONS)
 def _rows(name: str, options: Sequence[tuple[str, str]], columns: Schema, version: str) -> pa.Table | None:
-    """All rows of a version, which never change; None: there are too many to keep."""
+    """Return all rows of a version, which never change, or None if there are too many to be cached."""
     table = _loaded(name, options, version)
     if table.count() > CACHED_ROWS_MAX:
         return None

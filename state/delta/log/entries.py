@@ -54,7 +54,7 @@ def foreign_change(commits: Sequence[Entry], owner: str) -> Entry | None:
     return foreign[0] if foreign and repair_of(owner) not in foreign[-1].app_versions else None
 
 
-def named(commit: Entry) -> str:
+def describe_commit(commit: Entry) -> str:
     """Return a Delta commit in words, for messages."""
     return f"Delta version {commit.version} ({commit.operation or 'unnamed'})"
 
@@ -124,8 +124,8 @@ def check_not_foreign(location: DeltaLocation, owner: str, entries: list[Entry])
     """Raise `StoreMismatch` if one of these Delta commits has changed rows and is not the topology's (row T56)."""
     if (commit := foreign_change(entries, owner)) is not None:
         raise StoreMismatch(
-            f"Delta table {location} of {owner} was changed by {named(commit)}, which is not the topology's. Its "
-            "counts would continue from what that left behind: see `transactional doctor`"
+            f"Delta table {location} of {owner} was changed by {describe_commit(commit)}, which is not the topology's. "
+            "Its counts would continue from what that left behind: see `transactional doctor`"
         )
 
 

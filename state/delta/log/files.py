@@ -28,37 +28,38 @@ from state.delta.tables.table import DeltaLocation, storage_of
 from transactional.model.names import ADDED_FILES_NOTE, COMPACTED_FILES_NOTE, OWNER_NOTE
 
 TARGET_BYTES = 100 * 1024 * 1024
-"""So much one compaction rewrites, the smallest files first."""
+"""Largest number of bytes that one compaction rewrites, the smallest files first."""
 _PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
-"""Other paths are written in a log in more than one way."""
+"""A path that has only one form in a log."""
 
 
 def compact(
     table: DeltaTable, location: DeltaLocation, owner: str, runs: Sequence[Collection[str]] | None = None
 ) -> int:
-    """Replace small files of the handle's snapshot by fewer ones with the same rows; how many are replaced.
+    """Replace small files of a snapshot by fewer ones with the same rows. Return the number of replaced files.
 
-    `runs` are the names of those that are combined, each run into files of its own; None: the smallest ones.
+    `runs` are the names of the files to combine, each run into files of its own. None: the smallest files.
 
     delta-rs' own compaction takes no condition: the one of a coordinator that was taken over meanwhile would still be
     written. So delta-rs puts copies of the files together in a scratch table, and the Delta commit is made here, with
     no retry: it is the next one after the snapshot, or it is refused. The handle stays where it was. Raises
     `CommitFailedError` when it is refused, `DeltaError` or `OSError` when a file can't be read or written.
     """
-    there = pa.table(table.get_add_actions()).to_pylist()
-    chosen = _smallest(there) if runs is None else [[file for file in there if file["path"] in run] for run in runs]
-    added, gone = list[AddAction](), list[dict[str, Any]]()
+    files = pa.table(table.get_add_actions()).to_pylist()
+    chosen = _smallest(files) if runs is None else [[file for file in files if file["path"] in run] for run in runs]
+    added, replaced_files = list[AddAction](), list[dict[str, Any]]()
     for small in chosen:
         if len(small) > 1:
-            _put_together(storage_of(location), small, table, added, gone)
-    if not gone:
+            _put_together(storage_of(location), small, table, added, replaced_files)
+    if not replaced_files:
         return 0
-    at_ms = max(each.modification_time for each in added)
-    removed = [RemoveAction(each["path"], False, at_ms, each["size_bytes"], _partition(each)) for each in gone]
-    _replace(
-        table, [*removed, *added], {OWNER_NOTE: owner, COMPACTED_FILES_NOTE: len(gone), ADDED_FILES_NOTE: len(added)}
-    )
-    return len(gone)
+    at_ms = max(action.modification_time for action in added)
+    removed = [
+        RemoveAction(file["path"], False, at_ms, file["size_bytes"], _partition(file)) for file in replaced_files
+    ]
+    counts = {COMPACTED_FILES_NOTE: len(replaced_files), ADDED_FILES_NOTE: len(added)}
+    _replace(table, [*removed, *added], {OWNER_NOTE: owner, **counts})
+    return len(replaced_files)
 
 
 def _put_together(
@@ -66,20 +67,20 @@ def _put_together(
     small: list[dict[str, Any]],
     table: DeltaTable,
     added: list[AddAction],
-    gone: list[dict[str, Any]],
+    replaced_files: list[dict[str, Any]],
 ) -> None:
-    """Add what some files become, and which of them have become it."""
+    """Combine some files into new ones. Append the new files to `added`, and the combined ones to `replaced_files`."""
     with TemporaryDirectory(prefix="compaction-") as scratch:
         _bring(files, small, table, Path(scratch))
         DeltaTable(scratch).optimize.compact(target_size=TARGET_BYTES)
         actions = _actions(Path(scratch))
         added += [_taken_over(files, Path(scratch), action["add"]) for action in actions if "add" in action]
         # A file that is alone in its partition was left alone.
-        gone += [small[int(Path(action["remove"]["path"]).stem)] for action in actions if "remove" in action]
+        replaced_files += [small[int(Path(action["remove"]["path"]).stem)] for action in actions if "remove" in action]
 
 
 def _smallest(files: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The smallest files, as many as make up one of the wanted size; those that become one file together."""
+    """Return the smallest files, up to `TARGET_BYTES`, in groups that become one file each."""
     chosen, size_bytes, rows = [list[dict[str, Any]]()], 0, 0
     plain = (file for file in files if _PLAIN_PATH.fullmatch(file["path"]))
     for file in sorted(plain, key=lambda file: (file["size_bytes"], file["path"])):
@@ -107,7 +108,7 @@ def _bring(files: FileSystem, small: Sequence[dict[str, Any]], table: DeltaTable
 
 
 def _actions(scratch: Path) -> list[dict[str, Any]]:
-    """What the compaction of the scratch table has written; nothing when there was nothing to do."""
+    """Return the actions of the scratch table's compaction, or none if it had nothing to do."""
     log = scratch / commit_path(1)
     return list(map(json.loads, log.read_text(encoding="utf-8").splitlines())) if log.exists() else []
 
@@ -138,11 +139,11 @@ def _replace(table: DeltaTable, actions: list[AddAction | RemoveAction], metadat
 def _partition(file: dict[str, Any]) -> dict[str, str | None]:
     """The partition's values, as Delta writes them."""
     values = file.get("partition") or {}
-    return {name: None if value is None else _text(value) for name, value in values.items()}
+    return {name: None if partition is None else _text(partition) for name, partition in values.items()}
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _text(partition_value: Any) -> str:
+    return str(partition_value).lower() if isinstance(partition_value, bool) else str(partition_value)
 
 
 # --- deleting ---------------------------------------------------------------------------------------------------------
@@ -150,7 +151,7 @@ def _text(value: Any) -> str:
 LISTED_WITHIN_S = 60
 """A list that took longer is not used. Less than the time for which files are kept, which is minutes at least."""
 UNCOMMITTED_KEPT_S = 24 * 60 * 60
-"""So long stays what the log was not seen to give up: somebody may be about to commit it."""
+"""Seconds for which a file stays that the log was not seen to remove: a writer may be about to commit it."""
 RETENTION_S = 7 * 24 * 60 * 60
 """How long Delta keeps removed files of a table that does not say."""
 
@@ -194,14 +195,14 @@ def delete_old_files(
     location: DeltaLocation,
     load: Callable[[], DeltaTable | None],
     removals: Removals | None = None,
-    held: Collection[str] = (),
+    held_paths: Collection[str] = (),
 ) -> int:
     """Delete the files that are older than the table's `delta.deletedFileRetentionDuration` and no part of it.
 
     `load` brings the table up to date, and gives None when somebody else has written to it. A vacuum looks for files
     that its snapshot does not name: on one from before a pause, those of whoever took over meanwhile are among them.
     So files are listed on a fresh snapshot and in a short time, and nothing but those is deleted: what was old then
-    and no part of the table never becomes one. Files that are `held` stay. Returns how many files are gone.
+    and no part of the table never becomes one. Files at `held_paths` stay. Returns the number of deleted files.
     """
     began_s = time.monotonic()
     table = load()
@@ -212,12 +213,12 @@ def delete_old_files(
         return 0
     removals = removals or Removals(location, table.version())
     removals.follow(table.version())
-    files, gone = storage_of(location), 0
-    for path in _deletable(table, [path for path in listed if path not in held], files, removals.removed_at_s):
+    files, deleted_files = storage_of(location), 0
+    for path in _deletable(table, [path for path in listed if path not in held_paths], files, removals.removed_at_s):
         files.delete_file(path)
         removals.forget(path)
-        gone += 1
-    return gone
+        deleted_files += 1
+    return deleted_files
 
 
 def _deletable(table: DeltaTable, listed: list[str], files: FileSystem, removed_at_s: Mapping[str, float]) -> list[str]:
@@ -230,12 +231,12 @@ def _deletable(table: DeltaTable, listed: list[str], files: FileSystem, removed_
     [newest] = files.get_file_info([commit_path(table.version())])
     now_s = 0 if newest.mtime is None else newest.mtime.timestamp()
     unknown = [path for path in ours if path not in removed_at_s]
-    written = {info.path: info.mtime.timestamp() for info in files.get_file_info(unknown) if info.mtime is not None}
+    write_times = {file.path: file.mtime.timestamp() for file in files.get_file_info(unknown) if file.mtime is not None}
     return [
         path
         for path in ours
         if (path in removed_at_s and removed_at_s[path] + kept_s <= now_s)
-        or (path in written and written[path] + max(kept_s, UNCOMMITTED_KEPT_S) <= now_s)
+        or (path in write_times and write_times[path] + max(kept_s, UNCOMMITTED_KEPT_S) <= now_s)
     ]
 
 
@@ -274,7 +275,7 @@ def _has_log(files: FileSystem, folder: str) -> bool:
     """Whether a folder, or one that it is in, is a Delta table of its own."""
     parts = folder.split("/")
     above = ["/".join(parts[:number]) for number in range(1, len(parts) + 1)]
-    return any(files.get_file_info(FileSelector(f"{each}/{LOG_FOLDER}", allow_not_found=True)) for each in above)
+    return any(files.get_file_info(FileSelector(f"{path}/{LOG_FOLDER}", allow_not_found=True)) for path in above)
 
 
 def _is_within(path: str, folder: str) -> bool:

@@ -45,17 +45,17 @@ class WrongFile:
 
 
 def wrong_files(location: DeltaLocation, table: DeltaTable) -> Iterator[WrongFile]:
-    """The files of a loaded version that are missing, or have another size. Raises `OSError`."""
+    """Yield the files of a loaded version that are missing, or have another size. Raises `OSError`."""
     actions = pa.table(table.get_add_actions())
     paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
-    infos = storage_of(location).get_file_info([unquote(path) for path in paths])
-    for path, written, info in zip(paths, sizes, infos, strict=True):
-        if not info.is_file or info.size != written:
-            yield WrongFile(path, written, info.size if info.is_file else None)
+    stored_files = storage_of(location).get_file_info([unquote(path) for path in paths])
+    for path, written_bytes, file in zip(paths, sizes, stored_files, strict=True):
+        if not file.is_file or file.size != written_bytes:
+            yield WrongFile(path, written_bytes, file.size if file.is_file else None)
 
 
 def damaged_files(location: DeltaLocation, table: DeltaTable) -> Iterator[WrongFile]:
-    """The files of a loaded version whose bytes are not those that their digest in the log is of.
+    """Yield the files of a loaded version whose bytes do not have the digest that is in the log.
 
     Files without a digest, as after an OPTIMIZE, are left out, and so are those of another size. Raises `OSError`.
     """
@@ -77,9 +77,9 @@ def damaged_files(location: DeltaLocation, table: DeltaTable) -> Iterator[WrongF
 
 
 def written_digests(location: DeltaLocation, version: int) -> dict[str, str]:
-    """The digests of files by path, as a version's checkpoint and the entries after it have them. Raises `OSError`."""
+    """Return the digests of files by path, from a version's checkpoint and the later entries. Raises `OSError`."""
     storage, files = storage_of(location), log_files(location)
-    names = [info.base_name for info in storage.get_file_info(FileSelector(LOG_FOLDER)) if info.is_file]
+    names = [file.base_name for file in storage.get_file_info(FileSelector(LOG_FOLDER)) if file.is_file]
     checkpoints = sorted(name for name in names if WHOLE_CHECKPOINT.fullmatch(name) and int(name[:20]) <= version)
     adds: list[Mapping[str, Any]] = []
     base = int(checkpoints[-1][:20]) if checkpoints else -1

@@ -34,21 +34,21 @@ CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
 WHOLE_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 """A checkpoint of one file: where there is one, it has everything."""
 VERSIONED = re.compile(r"(\d{20})\..*")
-"""Whatever belongs to one Delta version."""
+"""A file of the log that belongs to one Delta version."""
 NOTHING_AFTERWARDS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """A Delta commit that makes no checkpoint and deletes nothing."""
 LOG_COMMITS_KEPT = 500
-"""So many Delta commits the log keeps, unless the table's property says another number."""
+"""Number of Delta commits that stay in the log, unless the table's property says another number."""
 LOG_KEPT_S = 10
-"""What is younger stays, however many there are: readers list the log first, and read it then."""
+"""Age in seconds below which a file of the log is not deleted, since readers list the log first and read it then."""
 CHECKPOINT_INTERVAL = 100
 """Delta commits between two checkpoints of a table that does not say."""
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What comes of an entry that is none."""
+"""The errors of reading an entry that is malformed."""
 
 
 EntryMark = tuple[int, object]
-"""By which an entry is known again: its size in bytes, and when it was written."""
+"""The size of an entry in bytes and the time of its last write, by which another entry of its name is noticed."""
 
 
 def entry_name(version: int) -> str:
@@ -82,7 +82,7 @@ def empty_entry(location: DeltaLocation, until: int | None = None) -> int | None
 
 
 def first_empty(sizes: Mapping[str, int], until: int | None = None) -> int | None:
-    """As `empty_entry`, of a log's files by name with their sizes in bytes."""
+    """Return the version of `empty_entry` from the sizes in bytes of a log's files, by name."""
     entries = {int(match[1]): size for name, size in sizes.items() if (match := ENTRY.fullmatch(name))}
     whole = [int(name[:20]) for name, size in sizes.items() if WHOLE_CHECKPOINT.fullmatch(name) and size]
     base = max((version for version in whole if until is None or version <= until), default=-1)
@@ -145,7 +145,7 @@ class LogUpkeep:
         self._interval = int(table.metadata().configuration.get("delta.checkpointInterval", CHECKPOINT_INTERVAL))
         self._checkpointed = table.version()
         self._location = location
-        self.seen: tuple[int, EntryMark | None] = (-1, None)
+        self.newest_mark: tuple[int, EntryMark | None] = (-1, None)
         """The version that was looked at last, and its entry; None: it was not there."""
         self.checkpoint = BackgroundWork[DeltaTable]("checkpoint")
         self.cleanup = BackgroundWork[None]("log")
@@ -156,22 +156,22 @@ class LogUpkeep:
         Raises `OSError`, and `StoreMismatch` if the entry of this version has no byte.
         """
         # In this order: old files are deleted oldest first, so as long as this one is there the next one was not.
-        later, this = self._marks(version + 1, version)
-        self.seen = (version, this)
-        if this is not None and this[0] == 0:
+        later_mark, mark = self._marks(version + 1, version)
+        self.newest_mark = (version, mark)
+        if mark is not None and mark[0] == 0:
             raise lost_entry(self._location, version)
-        return later is None and this is not None
+        return later_mark is None and mark is not None
 
     def look_at(self, version: int) -> tuple[int, EntryMark | None]:
-        """The version with its entry (see `seen`). Raises `OSError`."""
-        self.seen = (version, self._marks(version)[0])
-        return self.seen
+        """Return the version with the mark of its entry (see `newest_mark`). Raises `OSError`."""
+        self.newest_mark = (version, self._marks(version)[0])
+        return self.newest_mark
 
     def _marks(self, *versions: int) -> list[EntryMark | None]:
         if self._folder is not None:  # a tenth of the time
             return [_mark_on_disk(self._folder, version) for version in versions]
-        infos = self._files.get_file_info(list(map(commit_path, versions)))
-        return [(info.size, info.mtime) if info.type == FileType.File else None for info in infos]
+        files = self._files.get_file_info(list(map(commit_path, versions)))
+        return [(file.size, file.mtime) if file.type == FileType.File else None for file in files]
 
     def withdraw(self, version: int) -> None:
         """Take an entry away that came too late. Nobody needs it: there is a checkpoint of it, or of a later one."""
@@ -205,25 +205,25 @@ class LogUpkeep:
         self._checkpointed = table.version()
         return table
 
-    def begin_cleanup(self, table: DeltaTable, held: int | None = None) -> bool:
-        """Begin to delete what of the log is old by a checkpoint: False if nothing is to be deleted.
+    def begin_cleanup(self, table: DeltaTable, held_version: int | None = None) -> bool:
+        """Begin to delete the files of the log that a checkpoint has made old. False if nothing is to be deleted.
 
-        Nothing that the Delta version `held` needs is deleted. No snapshot may need log files from before the
+        Nothing that the Delta version `held_version` needs is deleted. No snapshot may need log files from before the
         checkpoint any more.
         """
         properties = table.metadata().configuration
         if properties.get("delta.enableExpiredLogCleanup", "true").lower() != "true":
             return False
-        kept = int(properties.get(LOG_COMMITS_PROPERTY, LOG_COMMITS_KEPT))
-        self.cleanup.start(lambda: self._clean_up(table, kept, held))
+        commits = int(properties.get(LOG_COMMITS_PROPERTY, LOG_COMMITS_KEPT))
+        self.cleanup.start(lambda: self._clean_up(table, commits, held_version))
         return True
 
-    def _clean_up(self, table: DeltaTable, kept: int, held: int | None) -> None:
-        if held is None:
+    def _clean_up(self, table: DeltaTable, commits: int, held_version: int | None) -> None:
+        if held_version is None:
             table.cleanup_metadata()
-        written = {file.path: file.mtime.timestamp() for file in self._listed()}
+        write_times = {file.path: file.mtime.timestamp() for file in self._listed()}
         # By the storage's own clock, which has just stamped the checkpoint.
-        for path in surplus(written, kept, max(written.values()) - LOG_KEPT_S, held):
+        for path in surplus(write_times, commits, max(write_times.values()) - LOG_KEPT_S, held_version):
             self._files.delete_file(path)
 
     def end_cleanup(self) -> None:
@@ -235,16 +235,16 @@ class LogUpkeep:
         return [file for file in files if file.type == FileType.File]
 
 
-def surplus(files: Mapping[str, float], kept: int, until_s: float, held: int | None = None) -> list[str]:
-    """The log files that may go, oldest first: all before a checkpoint that has `kept` Delta commits after it.
+def surplus(files: Mapping[str, float], commits: int, until_s: float, held_version: int | None = None) -> list[str]:
+    """Return the log files that may be deleted, oldest first: all before a checkpoint with `commits` later commits.
 
-    `files` has the time at which each was written; those after `until_s` stay, and so does the checkpoint that
-    they need. Nothing that the Delta version `held` needs is among them.
+    `files` has the time at which each was written, in seconds. Files written after `until_s` stay, and so does the
+    checkpoint that they need. Nothing that the Delta version `held_version` needs is among the returned files.
     """
     versions = {path: int(match[1]) for path in files if (match := VERSIONED.fullmatch(_name(path)))}
     checkpoints = [versions[path] for path in versions if WHOLE_CHECKPOINT.fullmatch(_name(path))]
     young = [version for path, version in versions.items() if files[path] > until_s]
-    last = min([max(versions.values(), default=0) - kept, *young, *([] if held is None else [held])])
+    last = min([max(versions.values(), default=0) - commits, *young, *([] if held_version is None else [held_version])])
     base = max((version for version in checkpoints if version <= last), default=0)
     return sorted(path for path, version in versions.items() if version < base)
 
@@ -254,12 +254,12 @@ def _name(path: str) -> str:
 
 
 def _mark_on_disk(folder: str, version: int) -> EntryMark | None:
-    """A version's entry in the log on this disk; None: it is not there. Raises `OSError`."""
+    """Return the mark of a version's entry in the log on this disk, or None if it is not there. Raises `OSError`."""
     try:
-        found = os.stat(os.path.join(folder, commit_path(version)))
+        status = os.stat(os.path.join(folder, commit_path(version)))
     except FileNotFoundError:
         return None
-    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+    return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
 
 
 def read_added_bytes(folder: Path, version: int) -> int | None:

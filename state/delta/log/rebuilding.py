@@ -88,7 +88,7 @@ SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class KnownTable:
-    """What a leader knows of its table at a version: the files with their numbers of rows, and app transactions.
+    """A table at a version as its leader has it in memory: the files with their numbers of rows, and app transactions.
 
     It has read, or written, every entry after `read_from`. `snapshot` may be older, but has the same declaration.
     """
@@ -104,7 +104,7 @@ class KnownTable:
 
 @dataclass(slots=True)
 class _Remains:
-    """What can still be read of a log up to a version."""
+    """The parts of a log up to a version that can still be read."""
 
     adds: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     app_versions: dict[str, int] = field(default_factory=dict)

@@ -15,7 +15,7 @@ _NO_TIME = f"arrow_cast(NULL, {_TIME})"
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs between the SQL of two engines."""
+    """The SQL dialect of an engine, as far as the two engines differ."""
 
     quote: str
     same: str
@@ -25,53 +25,53 @@ class Dialect:
     is_spark: bool
 
     def name(self, column: str) -> str:
-        """A quoted column name."""
+        """Return a column name in quotes."""
         return f"{self.quote}{column}{self.quote}"
 
     def time(self, us: int) -> str:
-        """A time, in microseconds since 1970."""
+        """Return the literal of a time, which is given in microseconds since 1970."""
         if self.is_spark:
             return f"timestamp_micros({us})"
         return f"arrow_cast({us}, {_TIME})"
 
     @property
     def no_time(self) -> str:
-        """NULL, as a time."""
+        """The expression of NULL as a timestamp."""
         return "CAST(NULL AS TIMESTAMP)" if self.is_spark else _NO_TIME
 
     def null(self, type_: str) -> str:
-        """NULL, as a value of a type; one that is nested is cast when it is read."""
+        """Return NULL as a value of a type. One of a nested type is cast when it is read."""
         if type_ == "timestamp":
             return self.no_time
         return "NULL" if "<" in type_ else f"CAST(NULL AS {_sql_type(type_)})"
 
     def has_expired(self, expiry: str, horizon: int | None) -> str:
-        """The condition that a row of this expiry does not exist by a horizon; it may be NULL."""
+        """Return the condition that a row with this expiry has expired by a horizon. It may be NULL."""
         return "false" if horizon is None else f"{expiry} <= {self.time(horizon)}"
 
-    def summed(self, value: str, type_: str) -> str:
-        """The aggregate for a sum, an error where it does not fit the type.
+    def summed(self, column: str, type_: str) -> str:
+        """Return the aggregate for the sum of a column. It is an error of the engine if the sum does not fit the type.
 
         Sums of longs may wrap around in a session of Spark that is set so, and come back: what a state has written
         fits. One of decimals that does not fit in between would be NULL there.
         """
         if self.is_spark:
             if not type_.startswith("decimal"):
-                return f"sum({value})"
+                return f"sum({column})"
             error = f"raise_error('a sum does not fit {type_}')"
-            return f"CASE WHEN sum({value}) IS NULL AND count({value}) > 0 THEN {error} ELSE sum({value}) END"
+            return f"CASE WHEN sum({column}) IS NULL AND count({column}) > 0 THEN {error} ELSE sum({column}) END"
         wide = _widest(type_)
-        return f"sum({value})" if wide is None else f"CAST(sum(CAST({value} AS {wide})) AS {_sql_type(type_)})"
+        return f"sum({column})" if wide is None else f"CAST(sum(CAST({column} AS {wide})) AS {_sql_type(type_)})"
 
-    def total(self, value: str, type_: str) -> str:
-        """The aggregate for a sum that is to be added to another one: it may be wider than the type."""
+    def total(self, column: str, type_: str) -> str:
+        """Return the aggregate for a sum that is added to another one. It may be wider than the type."""
         wide = None if self.is_spark else _widest(type_)
-        return self.summed(value, type_) if wide is None else f"sum(CAST({value} AS {wide}))"
+        return self.summed(column, type_) if wide is None else f"sum(CAST({column} AS {wide}))"
 
     def sum_expression(self, stored: str, part: str, type_: str) -> str:
-        """The sum of a stored value and a partial one, or a `total`; NULL counts as nothing.
+        """Return the sum of a stored value and a partial one, or a `total`. NULL counts as nothing.
 
-        An error where it does not fit the type: Spark raises one by itself in ANSI mode, DataFusion's wrap around.
+        It is an error where the sum does not fit the type: Spark raises one in ANSI mode, DataFusion's sums would wrap.
         """
         wide = None if self.is_spark else _widest(type_)
         if wide is None:
@@ -79,16 +79,16 @@ class Dialect:
         wider = f"CAST({stored} AS {wide})"
         return f"CAST(COALESCE({wider} + {part}, {part}, {wider}) AS {_sql_type(type_)})"
 
-    def extreme(self, how: str, value: str, type_: str) -> str:
-        """The aggregate for `min` or `max`; NaN is the greatest number.
+    def extreme(self, function: str, column: str, type_: str) -> str:
+        """Return the aggregate `min` or `max` of a column. NaN is the greatest number.
 
         DataFusion's own takes NaN for the smallest one too, and the largest finite number for infinity.
         """
         if self.is_spark or type_ not in ("float", "double"):
-            return f"{how}({value})"
-        if how == "min":
-            return f"first_value({value} ORDER BY {value} ASC NULLS LAST)"
-        return f"last_value({value} ORDER BY {value} ASC NULLS FIRST)"
+            return f"{function}({column})"
+        if function == "min":
+            return f"first_value({column} ORDER BY {column} ASC NULLS LAST)"
+        return f"last_value({column} ORDER BY {column} ASC NULLS FIRST)"
 
 
 _SQL_TYPES = {"byte": "TINYINT", "short": "SMALLINT", "int": "INT", "long": "BIGINT"}
@@ -99,7 +99,7 @@ def _sql_type(type_: str) -> str:
 
 
 def _widest(type_: str) -> str | None:
-    """A type that holds the sum of as many values as there are, None: sums of this type are not exact anyway."""
+    """Return a type that holds the sum of any number of values, or None if sums of the type are not exact anyway."""
     if type_.startswith("decimal"):
         precision, scale = type_[len("decimal(") : -1].split(",")
         # DataFusion adds ten digits by itself; above 38 they are slower to add up.
@@ -112,40 +112,42 @@ SPARK_SQL = Dialect("`", "<=>", "max_by({value}, {txid})", is_spark=True)
 DIALECTS = {"datafusion": DATA_FUSION, "spark": SPARK_SQL}
 
 
-def combined_sql(how: str, stored: str, partial: str, type_: str, dialect: Dialect) -> str:
-    """Return the SQL that combines a partial aggregate with a stored value, by the rule of `values.combine_columns`.
+def combined_sql(function: str, stored: str, partial: str, type_: str, dialect: Dialect) -> str:
+    """Return the SQL that combines a partial aggregate with a stored value, as `combine_columns` does in Arrow.
 
     NULL counts as nothing, except for `last`. A sum that does not fit the type is an error of the engine.
     """
-    match how:
+    match function:
         case "last":
             return partial
         case "sum":
             return dialect.sum_expression(stored, partial, type_)
         case "min" | "max":
-            better = "<" if how == "min" else ">"
+            better = "<" if function == "min" else ">"
             return (
                 f"CASE WHEN {partial} IS NULL THEN {stored} WHEN {stored} IS NULL OR {partial} {better} {stored} "
                 f"THEN {partial} ELSE {stored} END"
             )
-    raise unknown_combine_error(how)
+    raise unknown_combine_error(function)
 
 
-def aggregated_sql(how: str, value: str, txid: str, type_: str, dialect: Dialect, *, is_part: bool) -> str:
-    """As `combined_sql`, of the values of several rows: an aggregate, by their `txid` the newest one for `last`. The
-    sum of a part may be wider than its type."""
-    match how:
+def aggregated_sql(function: str, column: str, txid: str, type_: str, dialect: Dialect, *, is_part: bool) -> str:
+    """Return the SQL aggregate that combines the values of several rows; for `last` it is that of the highest `txid`.
+
+    The sum of a part may be wider than its type.
+    """
+    match function:
         case "last":
-            return dialect.newest.format(value=value, txid=txid)
+            return dialect.newest.format(value=column, txid=txid)
         case "sum":
-            return dialect.total(value, type_) if is_part else dialect.summed(value, type_)
+            return dialect.total(column, type_) if is_part else dialect.summed(column, type_)
         case "min" | "max":
-            return dialect.extreme(how, value, type_)
-    raise unknown_combine_error(how)
+            return dialect.extreme(function, column, type_)
+    raise unknown_combine_error(function)
 
 
 def alive_view(query: str, columns: StateColumns, dialect: Dialect, horizon: int | None) -> str:
-    """Of a query for key and value columns the rows that have not expired by a horizon."""
+    """Return a query for the rows of a query, key and value columns, that have not expired by a horizon."""
     if columns.expires is None or horizon is None:
         return query
     names = ", ".join(map(dialect.name, [*columns.key.names, *columns.values.names]))
@@ -153,17 +155,17 @@ def alive_view(query: str, columns: StateColumns, dialect: Dialect, horizon: int
     return f"SELECT {names} FROM ({query}) e WHERE NOT COALESCE({is_gone}, false)"
 
 
-def in_range(query: str, columns: StateColumns, dialect: Dialect, column: str, after: int | None, until: int) -> str:
-    """Of a query for key and value columns the rows with `after < column <= until`."""
+def in_range(query: str, columns: StateColumns, dialect: Dialect, column: str, start: int | None, end: int) -> str:
+    """Return a query for the rows of a query, key and value columns, with `start < column <= end`."""
     names = ", ".join(map(dialect.name, [*columns.key.names, *columns.values.names]))
-    return f"SELECT {names} FROM ({query}) r WHERE {is_in_range(dialect, column, after, until)}"
+    return f"SELECT {names} FROM ({query}) r WHERE {is_in_range(dialect, column, start, end)}"
 
 
-def is_in_range(dialect: Dialect, column: str, after: int | None, until: int) -> str:
-    """The condition `after < column <= until`."""
+def is_in_range(dialect: Dialect, column: str, start: int | None, end: int) -> str:
+    """Return the condition `start < column <= end`."""
     name = dialect.name(column)
-    is_late = "" if after is None else f"{name} > {dialect.time(after)} AND "
-    return f"{is_late}{name} <= {dialect.time(until)}"
+    is_late = "" if start is None else f"{name} > {dialect.time(start)} AND "
+    return f"{is_late}{name} <= {dialect.time(end)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,18 +186,20 @@ class _Terms:
     def is_unset(self, name: str) -> str:
         return f"NOT COALESCE({self.column(name)}, false)"
 
-    def either(self, one: str, other: str) -> str:
-        return f"{one} OR {other}"
+    def either(self, first: str, second: str) -> str:
+        return f"{first} OR {second}"
 
-    def choose(self, condition: str, value: str, otherwise: str) -> str:
-        return f"CASE WHEN {condition} THEN {value} ELSE {otherwise} END"
+    def choose(self, condition: str, chosen: str, otherwise: str) -> str:
+        return f"CASE WHEN {condition} THEN {chosen} ELSE {otherwise} END"
 
 
-def visible_rows(columns: StateColumns, before: TxId | None, dialect: Dialect, source: str = "t") -> str:
-    """A query on a table for its rows, key and value columns, as they were before transaction `before`. Also for those
-    that had expired."""
-    as_of = ColumnsAsOf.before_transaction(columns, before, _Terms(dialect))
+def visible_rows(columns: StateColumns, end_txid: TxId | None, dialect: Dialect, source: str = "t") -> str:
+    """Return a query for the rows of a table, key and value columns, as they were before transaction `end_txid`.
+
+    Rows that had expired are among them.
+    """
+    as_of = ColumnsAsOf.before_transaction(columns, end_txid, _Terms(dialect))
     keys = [dialect.name(name) for name in columns.key.names]
     values = [f"{as_of.value_column(name)} AS {dialect.name(name)}" for name in columns.values.names]
-    where = "" if as_of.row_filter is None else f" WHERE {as_of.row_filter}"
-    return f"SELECT {', '.join([*keys, *values])} FROM {source}{where}"
+    condition = "" if as_of.row_filter is None else f" WHERE {as_of.row_filter}"
+    return f"SELECT {', '.join([*keys, *values])} FROM {source}{condition}"

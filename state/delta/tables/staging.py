@@ -32,28 +32,30 @@ from transactional.model.schema import Schema
 STAGED_FOLDER: Final = "_staged"
 """The folder of staged files, in the table's."""
 DRIVER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""So much of one transaction goes through the driver, for each committer."""
+"""Largest size of the partial aggregates of one transaction that go through the driver, for each committer."""
 STAGED_BYTES: Final = 4 * 1024 * 1024
-"""What a task has aggregated goes through the driver up to this size: a file of its own would cost more."""
+"""Largest size of a task's partial aggregates that go through the driver, since a file would cost more."""
 ROWS_OF_GROUP: Final = 500_000
 _PLAIN = re.compile(r"[\w-]+", re.ASCII)
 _NAME = re.compile(r"[\w.]+-(\d+)-(\d+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.(?:parquet|tuples)", re.ASCII)
 
 
 def is_plain(column: str) -> bool:
-    """Whether a table's log has the folders of this partition column as they are on the disk: others are encoded, by
-    each engine in its own way, and what they hold can't be removed by its path."""
+    """True if a table's log has the folders of this partition column as they are on the disk.
+
+    Engines encode others, each in its own way, so that their files can't be removed by their paths.
+    """
     return _PLAIN.fullmatch(column) is not None
 
 
 def staged_name(owner: str, attempt: TransactionAttempt, ending: str = "parquet") -> str:
-    """A new name in the table's folder, for one execution of a task of this attempt."""
+    """Return a new name in the table's folder for one execution of a task of this attempt."""
     plain = re.sub(r"[^A-Za-z0-9_.]", "_", owner)
     return f"{STAGED_FOLDER}/{plain}-{int(attempt.txid)}-{int(attempt.attempt_id)}-{uuid.uuid4()}.{ending}"
 
 
 def attempt_of(path: str) -> TransactionAttempt | None:
-    """The attempt whose task has written a staged file; None: it is none."""
+    """Return the attempt whose task has written a staged file, or None if the path is no staged file's."""
     folder, _, name = path.rpartition("/")
     match = _NAME.fullmatch(name) if folder == STAGED_FOLDER else None
     return None if match is None else TransactionAttempt(TxId(int(match[1])), AttemptId(int(match[2])))
@@ -69,7 +71,7 @@ class FileStager:
     bytes_min: int = STAGED_BYTES
 
     def is_large_enough(self, size_bytes: int, tasks: int) -> bool:
-        """Above the minimum, and above a task's share of what may go through the driver."""
+        """True above the minimum size, or above a task's share of the bytes that may go through the driver."""
         return size_bytes > min(self.bytes_min, DRIVER_BYTES_MAX // max(1, tasks))
 
     def stage(self, attempt: TransactionAttempt, rows: pa.Table) -> StagedFile:
@@ -79,16 +81,19 @@ class FileStager:
         size = self._write(path, pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches()))
         sums = [field.name for field in self.columns if type_limits(field.type) is not None]
         bounds = {name: max_magnitude(rows[name]) for name in sums}
-        told, host = statistics(rows), socket.gethostname()
-        return StagedFile(f"{STAGED_FOLDER}/{path.name}", size, rows.num_rows, told, bounds, is_synced=True, host=host)
+        name, stats, host = f"{STAGED_FOLDER}/{path.name}", statistics(rows), socket.gethostname()
+        return StagedFile(name, size, rows.num_rows, stats, bounds, is_synced=True, host=host)
 
     def stage_all(self, attempt: TransactionAttempt, rows: pa.RecordBatchReader) -> StagedFile:
-        """As `stage`, for rows that come one batch after the other; their largest values are not known."""
+        """Write and sync rows, as `stage` does, that come in batches. Their largest values are not known.
+
+        Raises `OperatingError`.
+        """
         path = self.folder / staged_name(self.owner, attempt)
         size = self._write(path, rows)
-        written = parquet.read_metadata(path)
+        footer = parquet.read_metadata(path)
         return StagedFile(
-            f"{STAGED_FOLDER}/{path.name}", size, written.num_rows, footer_statistics(written), {}, is_synced=True
+            f"{STAGED_FOLDER}/{path.name}", size, footer.num_rows, footer_statistics(footer), {}, is_synced=True
         )
 
     def _write(self, path: Path, rows: pa.RecordBatchReader) -> int:
@@ -124,19 +129,19 @@ class FileStager:
         return unwritten(self.folder, error, "what a task has aggregated")
 
 
-def unwritten(folder: Path, error: Exception, what: str) -> OperatingError:
-    """The error of a task that can't write where a table lies."""
+def unwritten(folder: Path, error: Exception, content: str) -> OperatingError:
+    """Return the error of a task that can't write `content` into a table's folder."""
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
     if isinstance(error, FileNotFoundError):
         return OperatingError(
             f"the folder of a state's table, {folder}, does not exist on {socket.gethostname()}: every "
             "executor and the driver must see the same folder; put the table on storage that all of them mount"
         )
-    return OperatingError(f"{what} can't be written to {folder / STAGED_FOLDER} on {socket.gethostname()}: {reason}")
+    return OperatingError(f"{content} can't be written to {folder / STAGED_FOLDER} on {socket.gethostname()}: {reason}")
 
 
 def _write(file: BinaryIO, path: Path, rows: pa.RecordBatchReader) -> int:
-    """Write and sync a file that was just created; its size. What can't be written is gone afterwards."""
+    """Write and sync a file that was just created, and return its size. The file is deleted if that fails."""
     try:
         with table_writer(file, rows.schema, dictionaries=True) as writer:
             for group in _groups(rows):
@@ -150,7 +155,7 @@ def _write(file: BinaryIO, path: Path, rows: pa.RecordBatchReader) -> int:
 
 
 def _groups(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """The rows in parts that are worth a row group."""
+    """Yield the rows in parts, each of which is large enough for a row group."""
     batches, count = list[pa.RecordBatch](), 0
     for batch in rows:
         batches.append(batch)

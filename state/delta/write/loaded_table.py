@@ -224,7 +224,7 @@ class LoadedTable:
     def _reload_same(self, loaded_version: int) -> None:
         """Load the table again whose entry was cleaned out of the log. Raises `TableReplaced` if it is another one."""
         table_id = self._engine.metadata().id
-        if self.log.seen[1] is not None:
+        if self.log.newest_mark[1] is not None:
             raise TableReplaced
         self.reload()
         if self._engine.metadata().id != table_id or self.delta_version <= loaded_version:
@@ -240,7 +240,7 @@ class LoadedTable:
             raise self._mismatch
         try:
             is_newest = self.log.is_newest(loaded.version)
-            if self._entry is not None and self._entry != self.log.seen:
+            if self._entry is not None and self._entry != self.log.newest_mark:
                 self._reload_same(loaded.version)
             elif is_newest:
                 if self._is_unfit:
@@ -311,7 +311,7 @@ class LoadedTable:
         partitions = loaded.partitions.followed(entries)
         if partitions is None:
             return False
-        self._entry = self.log.seen if self._entry is not None else None
+        self._entry = self.log.newest_mark if self._entry is not None else None
         self.current = replace(loaded.after_entries(entries), partitions=partitions)
         return True
 
