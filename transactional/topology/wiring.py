@@ -347,7 +347,7 @@ class _Wiring:
             internal_names = declared.bolt.computed.internal_names
             return internal_names | frozenset(map(old_name, internal_names))
         schema = self.outputs[grouping.source].get(grouping.stream)
-        inputs = [given for given in declared.inputs if self.outputs[given.source].get(given.stream) == schema]
+        inputs = [edge for edge in declared.inputs if self.outputs[edge.source].get(edge.stream) == schema]
         return frozenset[str]().union(*map(self._internal_fields, inputs))
 
     def _check_phase(self, component: Component) -> None:
