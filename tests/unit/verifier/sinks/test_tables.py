@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from sinks import DeltaSink
 from spouts import MemoryTransactionalSpout
 from transactional import Topology, TopologyConfig, run_topology
 from transactional.core.ports.examining import Problem
+from transactional.model.plumbing.pools import await_calls
 from transactional.operations.doctor.sinks import appended_tables, examine_sinks
 from transactional.trident import TridentTopology
 from verifier.evidence.delta_log import read_log
@@ -30,12 +32,20 @@ def build(folder: Path) -> Topology:
     return topology.build()
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a store, and of a table with the rows of three transactions: 4, 4 and 2."""
+    folder = tmp_path_factory.mktemp("run")
     config = TopologyConfig(stop_when_drained=True)
-    run_topology(build(tmp_path), store=f"sqlite:///{tmp_path}/store.db", config=config, master="none")
-    return tmp_path
+    run_topology(build(folder), store=f"sqlite:///{folder}/store.db", config=config, master="none")
+    assert await_calls(60)
+    return folder
+
+
+@pytest.fixture
+def folder(run_folder: Path, tmp_path: Path) -> Path:
+    """A copy of that folder."""
+    return Path(shutil.copytree(run_folder, tmp_path / "copy"))
 
 
 def verify(folder: Path) -> Report:
