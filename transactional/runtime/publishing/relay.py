@@ -70,6 +70,8 @@ class Relay:
         """
         if self._must_reopen:
             self._open_again()
+        if self.has_settled_all:
+            return False
         confirmed = self._confirmed_txid
         rows = self._store.outbox(self.lease.topology_id, self.sink_id, last=confirmed, limit=self._group_max)
         if not rows:

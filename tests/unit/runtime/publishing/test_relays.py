@@ -221,6 +221,7 @@ def test_large_transactions_are_published_in_groups_of_limited_size(
     sink = WordSink("words")
     sink.open(SinkOwner("words", "alerts", "store"), has_published=False)
     one = relay.Relay("alerts", sink, store, lease, lambda: None, lambda: 0, PayloadFolder(None))
+    one.confirm(TxId(7))
     while one.step():
         pass
     assert groups == [2, 2, 2, 1]
