@@ -2,58 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
-from tests.changes.places import DURABLE, PLACES
-from tests.changes.program import TYPES, Program
-from tests.changes.topics import Publishing
+from tests.changes.kind import FIELDS, ONWARDS, PLAIN, SENT_FIELDS, STATE, Kind, add_field, replace_fields, retype
+from tests.changes.places import DURABLE
+from tests.changes.program import Program
+from tests.changes.sink_kinds import SINK_KINDS
 from transactional.core.ports import StateKind
-
-SAME = "the same result"
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A change. `change` makes another program of one whose first branch is `suited`, as `every` one and `program` are.
-
-    Without `refused` the next run goes on, with the same result as without the change, or what `result` says.
-    Otherwise it is refused as TX403, in a line with `refused`. With `accept_changes` it goes on then, with `result`, or
-    is refused again: `for_good` is the code and what is in the line. So is `in_flight`, while a batch in flight has
-    records of the first stream, and `unsent`, while transactions wait in the outbox.
-    """
-
-    name: str
-    change: Callable[[Program, Random], Program]
-    refused: str = ""
-    result: str = SAME
-    for_good: str = ""
-    in_flight: str = ""
-    unsent: str = ""
-    suited: Mapping[str, Any] = field(default_factory=dict)
-    every: Mapping[str, Any] = field(default_factory=dict)
-    is_trident: bool | None = None
-    streams: int = 1
-    program: Mapping[str, Any] = field(default_factory=dict)
-    places: tuple[str, ...] = PLACES
-    fixed: tuple[str, ...] = ()
-    """Places whose tables can't be changed so: it is refused there as TX101."""
-    world: str = "order"
-    """In which of `WORLDS` it is met."""
-    by_target: bool = False
-    """True if a sink's target refuses it, which comes after the tables are fenced."""
-
-    def final(self, place: str) -> str:
-        """What it is refused with in a place, though it is accepted; "": it is not."""
-        return STATE if place in self.fixed else self.for_good
-
-    def needs(self) -> Mapping[str, Any]:
-        """What is asked of a program, by what it is asked of."""
-        shape = {} if self.is_trident is None else {"is_trident": self.is_trident}
-        return {**shape, **self.program, **self.every, **self.suited}
-
 
 WORLDS = {"order": 22, "windows": 0, "windows by count": 0, "key": 0, "names": 0, "meaning": 0, "sinks": 0}
 """The worlds that `make check` has, in each of which several changes are made, with their seeds."""
@@ -175,32 +133,10 @@ def _no_column(program: Program, random: Random) -> Program:
 def _field_name(program: Program, random: Random) -> Program:
     """Of a field that is in no table."""
     fields = tuple(("points" if name == "m" else name, type_) for name, type_ in program.sources[0].fields)
-    return _of_sources(program, fields, {"points": "m"}, {"m": "points"})
-
-
-def _another_field(program: Program, random: Random) -> Program:
-    return _of_sources(program, (*program.sources[0].fields, ("extra", "long")), {"extra": "n"}, {}, "extra")
-
-
-def _of_sources(
-    program: Program, fields: Any, holds: Mapping[str, str], renamed: Mapping[str, str], *more: str
-) -> Program:
-    sources = tuple(replace(each, fields=fields, holds={**each.holds, **holds}) for each in program.sources)
-    branches = tuple(
-        replace(each, outputs=(*(renamed.get(name, name) for name in each.outputs), *more)) for each in program.branches
-    )
-    return replace(program, sources=sources, branches=branches)
+    return replace_fields(program, fields, {"points": "m"}, {"m": "points"})
 
 
 # --- types and meanings -----------------------------------------------------------------------------------------------
-
-
-def _type(name: str, type_: str) -> Callable[[Program, Random], Program]:
-    def change(program: Program, random: Random) -> Program:
-        fields = tuple((each, type_ if each == name else before) for each, before in program.sources[0].fields)
-        return replace(program, sources=tuple(replace(each, fields=fields) for each in program.sources))
-
-    return change
 
 
 def _aggregate(*column: str) -> Callable[[Program, Random], Program]:
@@ -224,44 +160,17 @@ def _topic(program: Program, random: Random) -> Program:
     return program.with_source(topic="orders")
 
 
-def _sink(**changed: Any) -> Callable[[Program, Random], Program]:
-    def change(program: Program, random: Random) -> Program:
-        first, *others = program.sinks
-        return replace(program, sinks=(replace(first, **changed), *others))
-
-    return change
-
-
-def _another_sink(program: Program, random: Random) -> Program:
-    return replace(program, sinks=(*program.sinks, Publishing("copy", "copy", "place", ())))
-
-
-def _without_field(program: Program, random: Random) -> Program:
-    return replace(program, branches=tuple(replace(each, outputs=NOT_KEPT["outputs"]) for each in program.branches))
-
-
-def _no_sink(program: Program, random: Random) -> Program:
-    return replace(program, sinks=program.sinks[1:])
-
-
-SINK = {"sinks": (Publishing(),)}
-TABLE_SINK = {"sinks": (Publishing(fields=(), is_table=True),)}
 COUNTED = (("count", "count", ""), ("total", "sum", "n"))
 EXTREME = (("count", "count", ""), ("extreme", "min", "n"))
 BY_TWO = {"key": ("word", "place")}
 BY_NUMBER = {"key": ("word", "m")}
 TIMED = {"window": "tumbling"}
-PLAIN = {"window": "", "lets": "all"}
-NOT_KEPT = {"outputs": tuple(name for name in TYPES if name != "m")}
 BY_COUNT = {"window": "count"}
 OTHER_TIME = "it continues by the other field"
-OF_SINK, LEFT, RETARGETED = "sinks.", "is no longer part of the topology", "unsent"
-NEXT_RECORDS = "records have it from the next transaction on"
-OF_IT, FIELDS = "committers.first.", "fields: stored"
+OF_IT = "committers.first."
 EXACT = {"kind": StateKind.OPAQUE, "is_opaque": False, "has_letters": False}
 
-ONWARDS = "it begins with the next transaction"
-STATE, OPEN = "TX101 the state needs", "TX403 open windows of"
+OPEN = "TX403 open windows of"
 
 KINDS = (
     # Order, and how it is run.
@@ -315,12 +224,18 @@ KINDS = (
     ),
     Kind("a value column is removed", _no_column, "first.values", for_good=STATE, suited=PLAIN),
     # Types.
-    Kind("the type of a field that nothing keeps", _type("m", "int"), FIELDS, every=NOT_KEPT, world="key"),
-    Kind("the type of an aggregated field", _type("n", "double"), FIELDS, for_good=STATE, every=PLAIN),
-    Kind("the type of a key", _type("m", "int"), FIELDS, for_good=STATE, suited=BY_NUMBER, every=PLAIN, world="names"),
+    Kind(
+        "the type of a field that nothing keeps",
+        retype("m", "int"),
+        FIELDS,
+        every={"outputs": SENT_FIELDS},
+        world="key",
+    ),
+    Kind("the type of an aggregated field", retype("n", "double"), FIELDS, for_good=STATE, every=PLAIN),
+    Kind("the type of a key", retype("m", "int"), FIELDS, for_good=STATE, suited=BY_NUMBER, every=PLAIN, world="names"),
     Kind(
         "the type of a field that a windowed bolt keeps",
-        _type("m", "int"),
+        retype("m", "int"),
         "windows whose field 'm'",
         for_good="TX403 windows whose field 'm'",
         suited=TIMED,
@@ -446,118 +361,8 @@ KINDS = (
     ),
     # The source, and what is gone.
     Kind("the name of a source's field that no table has", _field_name, FIELDS, world="windows by count"),
-    Kind("a source's field is added", _another_field, FIELDS, world="windows by count"),
+    Kind("a source's field is added", add_field, FIELDS, world="windows by count"),
     Kind("a source's topic", _topic, "topics", "the other topic is read from its start", every=PLAIN, world="meaning"),
     Kind("a committer is removed", _no_committer, OF_IT, "its table stays as it is", world="meaning"),
-    # Sinks.
-    Kind("another sink", _another_sink, result=ONWARDS, program=SINK, world="sinks"),
-    Kind("the name of a sink", _sink(name="other"), OF_SINK, ONWARDS, unsent=LEFT, program=SINK, world="sinks"),
-    Kind(
-        "the topic of a sink",
-        _sink(topic="elsewhere"),
-        "topic: stored",
-        "the next transactions are sent there",
-        unsent=RETARGETED,
-        program=SINK,
-        world="sinks",
-    ),
-    Kind(
-        "the key of a sink's records",
-        _sink(key="place"),
-        "key: stored",
-        NEXT_RECORDS,
-        unsent=RETARGETED,
-        program=SINK,
-        world="sinks",
-    ),
-    Kind(
-        "the order of the fields in a sink's values",
-        _sink(fields=("m", "n", "id")),
-        "value: stored",
-        NEXT_RECORDS,
-        unsent=RETARGETED,
-        program=SINK,
-        world="sinks",
-    ),
-    Kind(
-        "the fields in a sink's values",
-        _sink(fields=("id", "m", "place", "at")),
-        "value: stored",
-        NEXT_RECORDS,
-        unsent=RETARGETED,
-        program=SINK,
-        world="sinks",
-    ),
-    Kind(
-        "the type of a field that a sink sends",
-        _type("m", "string"),
-        FIELDS,
-        NEXT_RECORDS,
-        every=PLAIN,
-        program=SINK,
-        world="sinks",
-    ),
-    Kind(
-        "the cluster of a sink's topic",
-        _sink(cluster="elsewhere"),
-        "cluster: stored",
-        for_good="TX404 has nothing of it",
-        by_target=True,
-        program=SINK,
-        world="sinks",
-    ),
-    Kind("a sink is removed", _no_sink, OF_SINK, "its topic stays as it is", unsent=LEFT, program=SINK, world="sinks"),
-    Kind(
-        "the name of a `DeltaSink`",
-        _sink(name="other"),
-        OF_SINK,
-        for_good="TX100 each sink has a table of its own",
-        by_target=True,
-        program=TABLE_SINK,
-        world="tables of sinks",
-    ),
-    Kind(
-        "the partition columns of a `DeltaSink`",
-        _sink(key="place"),
-        "partition_by: stored",
-        for_good="TX101 partitions can't change",
-        by_target=True,
-        program=TABLE_SINK,
-        world="tables of sinks",
-    ),
-    Kind(
-        "the type of a field that a `DeltaSink` appends",
-        _type("m", "string"),
-        FIELDS,
-        for_good="TX101 a column keeps its type",
-        by_target=True,
-        every=PLAIN,
-        program=TABLE_SINK,
-        world="tables of sinks",
-    ),
-    Kind(
-        "a field is added before a `DeltaSink`",
-        _another_field,
-        FIELDS,
-        "its column is NULL in the existing rows",
-        program=TABLE_SINK,
-        world="tables of sinks",
-    ),
-    Kind(
-        "a field is removed before a `DeltaSink`",
-        _without_field,
-        result="its column is NULL in later rows",
-        every=PLAIN,
-        program=TABLE_SINK,
-        world="tables of sinks",
-    ),
-    Kind(
-        "a `DeltaSink` is removed",
-        _no_sink,
-        OF_SINK,
-        "its table stays as it is",
-        unsent=LEFT,
-        program=TABLE_SINK,
-        world="tables of sinks",
-    ),
+    *SINK_KINDS,
 )

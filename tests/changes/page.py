@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.changes.kinds import KINDS, SAME, Kind
+from tests.changes.kind import SAME, Kind
+from tests.changes.kinds import KINDS
 
 HEAD = "| what changes | the next start | with `--accept-changes` |\n|---|---|---|\n"
 

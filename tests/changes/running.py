@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.changes.kinds import COUNTED, SAME, Kind
+from tests.changes.kind import SAME, Kind
+from tests.changes.kinds import COUNTED
 from tests.changes.places import Place
 from tests.changes.program import Branch, Program, Source
 from tests.changes.world import ENDINGS, World

@@ -99,6 +99,9 @@ class TopicSink(KafkaSink):
     def open(self, owner: SinkOwner, *, has_published: bool) -> None:
         self.owner = owner
 
+    def fence_removed(self, owner: SinkOwner, identity: Mapping[str, Any]) -> bool:
+        return True
+
     def position(self) -> SinkPosition | None:
         return self.topics.positions.get((self.name, self._cluster_id))
 

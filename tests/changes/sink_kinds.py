@@ -1,0 +1,151 @@
+"""The kinds of change that sinks meet: their names, their targets, and the fields of their records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from tests.changes.kind import FIELDS, ONWARDS, PLAIN, SENT_FIELDS, Kind, add_field, retype
+from tests.changes.program import Program
+from tests.changes.topics import Publishing
+
+SINK = {"sinks": (Publishing(),)}
+TABLE_SINK = {"sinks": (Publishing(fields=(), is_table=True),)}
+OF_SINK, LEFT, RETARGETED = "sinks.", "is no longer part of the topology", "unsent"
+NEXT_RECORDS = "records have it from the next transaction on"
+
+
+def _sink(**changed: Any) -> Callable[[Program, Random], Program]:
+    def change(program: Program, random: Random) -> Program:
+        first, *others = program.sinks
+        return replace(program, sinks=(replace(first, **changed), *others))
+
+    return change
+
+
+def _another_sink(program: Program, random: Random) -> Program:
+    return replace(program, sinks=(*program.sinks, Publishing("copy", "copy", "place", ())))
+
+
+def _without_field(program: Program, random: Random) -> Program:
+    return replace(program, branches=tuple(replace(branch, outputs=SENT_FIELDS) for branch in program.branches))
+
+
+def _no_sink(program: Program, random: Random) -> Program:
+    return replace(program, sinks=program.sinks[1:])
+
+
+SINK_KINDS = (
+    Kind("another sink", _another_sink, result=ONWARDS, program=SINK, world="sinks"),
+    Kind("the name of a sink", _sink(name="other"), OF_SINK, ONWARDS, unsent=LEFT, program=SINK, world="sinks"),
+    Kind(
+        "the topic of a sink",
+        _sink(topic="elsewhere"),
+        "topic: stored",
+        "the next transactions are sent there",
+        unsent=RETARGETED,
+        program=SINK,
+        world="sinks",
+    ),
+    Kind(
+        "the key of a sink's records",
+        _sink(key="place"),
+        "key: stored",
+        NEXT_RECORDS,
+        unsent=RETARGETED,
+        program=SINK,
+        world="sinks",
+    ),
+    Kind(
+        "the order of the fields in a sink's values",
+        _sink(fields=("m", "n", "id")),
+        "value: stored",
+        NEXT_RECORDS,
+        unsent=RETARGETED,
+        program=SINK,
+        world="sinks",
+    ),
+    Kind(
+        "the fields in a sink's values",
+        _sink(fields=("id", "m", "place", "at")),
+        "value: stored",
+        NEXT_RECORDS,
+        unsent=RETARGETED,
+        program=SINK,
+        world="sinks",
+    ),
+    Kind(
+        "the type of a field that a sink sends",
+        retype("m", "string"),
+        FIELDS,
+        NEXT_RECORDS,
+        every=PLAIN,
+        program=SINK,
+        world="sinks",
+    ),
+    Kind(
+        "the cluster of a sink's topic",
+        _sink(cluster="elsewhere"),
+        "cluster: stored",
+        for_good="TX404 has nothing of it",
+        by_target=True,
+        program=SINK,
+        world="sinks",
+    ),
+    Kind("a sink is removed", _no_sink, OF_SINK, "its topic stays as it is", unsent=LEFT, program=SINK, world="sinks"),
+    Kind(
+        "the name of a `DeltaSink`",
+        _sink(name="other"),
+        OF_SINK,
+        for_good="TX100 each sink has a table of its own",
+        by_target=True,
+        program=TABLE_SINK,
+        world="tables of sinks",
+    ),
+    Kind(
+        "the partition columns of a `DeltaSink`",
+        _sink(key="place"),
+        "partition_by: stored",
+        for_good="TX101 partitions can't change",
+        by_target=True,
+        program=TABLE_SINK,
+        world="tables of sinks",
+    ),
+    Kind(
+        "the type of a field that a `DeltaSink` appends",
+        retype("m", "string"),
+        FIELDS,
+        for_good="TX101 a column keeps its type",
+        by_target=True,
+        every=PLAIN,
+        program=TABLE_SINK,
+        world="tables of sinks",
+    ),
+    Kind(
+        "a field is added before a `DeltaSink`",
+        add_field,
+        FIELDS,
+        "its column is NULL in the existing rows",
+        program=TABLE_SINK,
+        world="tables of sinks",
+    ),
+    Kind(
+        "a field is removed before a `DeltaSink`",
+        _without_field,
+        result="its column is NULL in later rows",
+        every=PLAIN,
+        program=TABLE_SINK,
+        world="tables of sinks",
+    ),
+    Kind(
+        "a `DeltaSink` is removed",
+        _no_sink,
+        OF_SINK,
+        "its table stays as it is",
+        unsent=LEFT,
+        program=TABLE_SINK,
+        world="tables of sinks",
+    ),
+)
