@@ -23,6 +23,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.functions import col, from_json
 
 from bench.decoders import AVRO_JARS
+from bench.peers import SETTINGS
 from bench.sink_programs import PARTITIONS, TASKS, now_us
 from bench.source import jar_settings, read_topic
 from sinks import DeltaSink
@@ -137,7 +138,8 @@ def ours(bootstrap: str, topic: str, form: str, folder: str, batch: int, in_flig
 def spark(bootstrap: str, topic: str, form: str, folder: str, batch: int, in_flight: int) -> None:
     """Append the rows by Structured Streaming, which has one micro-batch in flight."""
     del in_flight
-    session = spark_session("appends", master=f"local[{TASKS}]", parallelism=TASKS, conf=jar_settings(AVRO_JARS))
+    settings = {**SETTINGS, **jar_settings(AVRO_JARS)}
+    session = spark_session("appends", master=f"local[{TASKS}]", parallelism=TASKS, conf=settings)
     rows = _decoded(read_topic(session, bootstrap, topic, batch, ("value",)), form)
     writer = rows.writeStream.format("delta").outputMode("append")
     writer.option("checkpointLocation", f"{folder}/checkpoint").start(f"{folder}/table").awaitTermination()
