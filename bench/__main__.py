@@ -3,6 +3,7 @@
 Ours and the peers work in turns, on one Spark and one broker. Each part writes its file as soon as it has a figure, so
 that a run that is interrupted keeps what it has. `python -m bench tables`: transaction commits against the size and the
 age of their table. `python -m bench gears`: sizes of batches and numbers of partitions, each way to process them.
+`python -m bench checkouts OLD NEW`: the same works by two checkouts, in turns.
 `python -m bench sinks`: records passed on from Kafka to Kafka. `python -m bench report`: tables, plots and page from
 the files alone.
 """
@@ -20,7 +21,7 @@ from time import monotonic
 
 from rich.console import Console
 
-from bench import apart, appends, gears, growth, page, report, sinks
+from bench import apart, appends, checkouts, gears, growth, page, report, sinks
 from bench.contest import Contest
 from bench.parts import PARTS, SHORT, WHOLE, Topics, warm_up
 from bench.peers import SETTINGS
@@ -139,6 +140,8 @@ if __name__ == "__main__":
             growth.main(arguments)
         case ["gears", *arguments]:
             gears.main(arguments)
+        case ["checkouts", *arguments]:
+            checkouts.main(arguments)
         case ["sinks", *arguments]:
             sinks.main(arguments)
         case ["appends", *arguments]:

@@ -68,7 +68,7 @@ class Record:
         """Let the rows of these names be measured again."""
         fields = Row.__dataclass_fields__
         kept = [(Row(**{name: each[name] for name in fields}), each) for each in self.rows]
-        self.rows = [each for row, each in kept if not fnmatch(name_of(row), pattern)]
+        self.rows = [each for row, each in kept if not _is_chosen(name_of(row), pattern)]
 
     def add(self, found: dict[str, Any], round_: int) -> None:
         """Keep a row."""
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace, command: str, console: Console) -> None:
     if options.again:
         record.forget(options.rows)
     rounds = range(1, options.rounds + 1)
-    wanted = [(n, row) for n in rounds for row in every_row() if fnmatch(name_of(row), options.rows)]
+    wanted = [(n, row) for n in rounds for row in every_row() if _is_chosen(name_of(row), options.rows)]
     missing = [(round_, row) for round_, row in wanted if not record.has(row, round_)]
     if not missing:
         return
@@ -117,7 +117,9 @@ def main(arguments: Sequence[str]) -> None:
     """Measure, show, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m bench gears", description=__doc__)
     parser.add_argument("--budget", type=seconds, default="40m", help="begin none that ends later: 90s, 40m, 2h")
-    parser.add_argument("--rows", default="*", help="SYSTEM/BATCH/PARTITIONS/IN_FLIGHT, with * and ?")
+    parser.add_argument(
+        "--rows", default="*", help="SYSTEM/BATCH/PARTITIONS/IN_FLIGHT, with * and ?; several with commas"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--again", action="store_true", help="also rows that are measured")
     parser.add_argument("--output", type=Path, default=page.FOLDER)
@@ -128,6 +130,10 @@ def main(arguments: Sequence[str]) -> None:
     finally:
         report.show(options.output, console)
         report.save(options.output)
+
+
+def _is_chosen(name: str, patterns: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns.split(","))
 
 
 def seconds(text: str) -> float:
