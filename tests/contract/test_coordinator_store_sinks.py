@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,8 @@ from tests.contract.storages import (
 from transactional.core.store import Lease
 from transactional.core.store.outbox import Boundary, OutboxRow, PayloadFile, Publication, SinkProgress, SinkRecords
 from transactional.core.store.sink_rules import run_of
+from transactional.core.store.sql import outbox as outbox_sql
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, Fenced, ProtocolError, TopologyChanged
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
@@ -69,6 +73,21 @@ def test_a_commit_that_is_repeated_stores_its_rows_once(store: Store) -> None:
     outbox = {"alerts": SinkRecords(PAYLOAD, 3)}
     record_commit(store, lease, attempt, read(batch_of(10)), outbox=outbox)
     assert txids(store, "alerts") == [1]
+
+
+def test_a_transaction_whose_rows_are_not_stored_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")) as store:
+        lease = acquire(store)
+        attempt = record_attempt(store, lease, 1, 2, start=10)
+        monkeypatch.setattr(outbox_sql, "add_rows", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            record_commit(store, lease, attempt, read(batch_of(10)), outbox={"alerts": SinkRecords(PAYLOAD, 1)})
+        assert store.status(TOPOLOGY)[0].committed_txid == 0
 
 
 def test_a_payload_may_be_in_a_file(storage: Storage, store: Store) -> None:

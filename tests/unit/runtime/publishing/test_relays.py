@@ -228,6 +228,25 @@ def test_large_transactions_are_published_in_groups_of_limited_size(
     assert [txid for txid, _ in target.published] == [1, 2, 3, 4, 5, 6, 7]
 
 
+def test_only_what_the_store_has_confirmed_to_the_leader_is_published(target: Target) -> None:
+    """The row of a successor's transaction is in the store, too."""
+    payload = encode_payload(pa.table({"word": ["cat"]}), 1).payload
+    row = OutboxRow("alerts", Publication("run", TransactionAttempt(TxId(1), AttemptId(2))), 1, payload)
+
+    class OneRow(MemoryCoordinatorStore):
+        def outbox(self, *_: Any, last: TxId, **__: Any) -> list[OutboxRow]:
+            return [row] if last >= 1 else []
+
+    store, sink = OneRow(), WordSink("words")
+    lease = store.acquire("words", {}, owner="leader", lease_ms=1_000)
+    sink.open(SinkOwner("words", "alerts", "store"), has_published=False)
+    alerts = relay.Relay("alerts", sink, store, lease, lambda: None, lambda: 0, PayloadFolder(None))
+    assert not alerts.step()
+    alerts.confirm(TxId(1))
+    assert alerts.step()
+    assert target.published == [(1, ["cat"])]
+
+
 def test_a_sink_is_opened_again_three_times_in_ten_minutes_unless_it_was_slow(target: Target) -> None:
     store, now_ms, openings = MemoryCoordinatorStore(), [0], list[int]()
     target.errors = [RecordRefused("the rows stay")]
