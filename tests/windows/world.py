@@ -233,8 +233,7 @@ class World:
         runner.world = self
         pools: Any = runner
         pools._planning = pools._processing = pools._commits = Pool(self.waiting)
-        exactly = topology.spout.replays_exactly
-        progress = self.process.leadership.lease.progress
+        exactly, progress = topology.spout.replays_exactly, self.process.leadership.lease.progress
         self.process.begin(Coordinator(progress, config, replays_exactly=exactly, has_windows=True), runner)
 
     def topology(self) -> Topology:
