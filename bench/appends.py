@@ -212,7 +212,7 @@ def transaction_ms(rows: int, transactions: int, *, has_sink: bool) -> float:
     """The median time of a transaction that counts rows into a Delta table, and appends them if `has_sink`."""
     tuples = [(f"word-{number % 1_000}", f"{number:0900}") for number in range(rows)] * transactions
     spout = TimedSpout([tuples], "word string, payload string", take=rows)
-    with tempfile.TemporaryDirectory(prefix="appends-") as folder:
+    with tempfile.TemporaryDirectory(prefix="appends-", ignore_cleanup_errors=True) as folder:
         builder = TransactionalTopologyBuilder("added", "rows", spout)
         counts = DeltaMapState(f"{folder}/counts", "word string").count()
         builder.set_committer_bolt("counts", counts).fields_grouping("rows", "word")
@@ -240,7 +240,7 @@ def measure_growth(scale: Scale, _log: Path) -> dict[str, float]:
     tuples = [(number, f"word-{number % 1_000}") for number in range(GROWTH_ROWS)]
     step = min(_FIRST_VERSIONS, scale.growth_versions // 4)
     medians_ms, starts_s, began_s = list[float](), list[float](), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="appends-") as folder:
+    with tempfile.TemporaryDirectory(prefix="appends-", ignore_cleanup_errors=True) as folder:
         while (count := len(medians_ms) * step) < scale.growth_versions:
             if time.monotonic() - began_s > scale.growth_seconds:
                 break
