@@ -58,7 +58,7 @@ def run(checkout: Path, work: str, address: str, name: str) -> dict[str, float]:
     """Run a work by a checkout. Raises `SystemExit` with what it wrote if it fails."""
     environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), work, address, name],
+        [sys.executable, "-P", str(PROGRAM), work, address, name],  # the folder of the program has a module `sinks`
         env=environment,
         capture_output=True,
         text=True,
