@@ -268,6 +268,7 @@ class TableState(Updatable, RowLookup, Reading, Generic[TableT]):
 
     @property
     def open_table(self) -> TableT:
+        """The table that `load_table` returned. Raises `ProtocolError` before `open`."""
         if self._opened is None:
             raise ProtocolError(f"state {self.declared.table} was used before open()")
         return self._opened

@@ -63,7 +63,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     """An empty place for a table."""
     for limit, rows in {
         "state.delta.write.files.LANE_ROWS": 300,
-        "state.delta.write.files.GROUP_ROWS": 250,
+        "state.delta.tables.data_files.GROUP_ROWS": 250,
         "state.delta.write.rewriting.PART_ROWS": 500,
         "state.delta.write.merging.REMOVAL_INTERVAL": 2,
         "transactional.model.aggregates.key_matching.ROWS_MIN": 0,
