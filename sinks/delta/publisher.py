@@ -47,7 +47,7 @@ class DeltaPublisher:
                 continue
             try:
                 self._log.sync_folders()
-                self._snapshot = self._fenced(snapshot)
+                self._snapshot = self._fenced(snapshot, has_published=has_published)
             except VersionTaken:
                 continue
             except OSError as error:
@@ -154,10 +154,15 @@ class DeltaPublisher:
         except OSError as error:
             raise unavailable(self.location, "it can't be created", error) from None
 
-    def _fenced(self, snapshot: TableSnapshot) -> TableSnapshot:
+    def _fenced(self, snapshot: TableSnapshot, *, has_published: bool) -> TableSnapshot:
         """Write the fence of this leader, and the columns that the stream has gained. Return the version after that."""
         owner = self.owner
         check_owner(snapshot, owner, self.location)
+        if has_published and not snapshot.publisher and snapshot.position is None:
+            raise StoreMismatch(
+                f"sink {owner.sink!r} of topology {owner.topology_id!r}: Delta table {self.location} has no position "
+                "of a sink, and the store has published to one; use the table to which it has published"
+            )
         gained = self._columns.check_table(snapshot, str(self.location))
         if snapshot.fence_id > owner.fence_id:
             raise StoreMismatch(

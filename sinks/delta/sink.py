@@ -106,11 +106,14 @@ class DeltaSink(Sink):
         for path in staged["path"].to_pylist():
             if attempt_of(path) != attempt:
                 raise ProtocolError(f"Delta table {self.location}: {path} was staged for {attempt}")
-        if problem := self._files.find_missing(staged):
+        if problem := self.find_missing(staged):
             raise OperatingError(
                 f"Delta table {self.location}: a task has staged a file, and {problem}: every executor and the driver "
                 "must see the same folder"
             )
+
+    def find_missing(self, staged: pa.Table) -> str:
+        return self._files.find_missing(staged)
 
     def address(self) -> SinkAddress:
         return SinkAddress("delta", self.txid, self.location.uri, self.location.storage_options)

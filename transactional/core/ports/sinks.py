@@ -149,6 +149,14 @@ class Sink(ABC):
     def check_staged(self, attempt: TransactionAttempt, staged: pa.Table) -> None:  # noqa: B027 - optional
         """Raise `OperatingError` if the leader does not see what tasks have staged."""
 
+    def find_missing(self, staged: pa.Table) -> str:
+        """Return which staged records the target lacks, in words; an empty text if `publish` finds all of them.
+
+        Raises `OperatingError` if the target can't be read.
+        """
+        del staged
+        return ""
+
     @abstractmethod
     def look(self, owner: SinkOwner) -> SinkPosition | None:
         """Read the position without fencing anybody, and check the target.

@@ -18,7 +18,12 @@ from transactional.model.errors import ConfigError, OperatingError, StoreUnavail
 from transactional.model.plumbing.pools import DaemonPool
 from transactional.runtime.publishing.payload_files import PayloadFolder
 from transactional.runtime.publishing.relay import Relay
-from transactional.runtime.publishing.settling import check_waiting_sinks, fence_removed_sinks, settle_sinks
+from transactional.runtime.publishing.settling import (
+    check_staged_files,
+    check_waiting_sinks,
+    fence_removed_sinks,
+    settle_sinks,
+)
 
 RETRY_S: Final = 1.0
 """The pause of a relay after an error of its target or of the store."""
@@ -73,6 +78,7 @@ class Relays:
             return
         self._lease = lease
         self._files.begin(self._store, lease)
+        check_staged_files(self.sinks, self._store, lease, store_id, self._files)
         self._settle(self.sinks, lease, store_id)
         for name, sink in self.sinks.items():
             reopen = partial(self._settle, {name: sink}, lease, store_id)

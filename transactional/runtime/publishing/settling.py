@@ -21,6 +21,8 @@ from transactional.core.store.rules import fingerprint_changes
 from transactional.model.attempt import NO_TRANSACTION, TransactionAttempt, TxId
 from transactional.model.errors import ConfigError, StoreMismatch
 from transactional.model.names import SINKS
+from transactional.runtime.publishing.payload_files import PayloadFolder
+from transactional.runtime.publishing.payloads import decode_payload
 
 _RUNS_MAX = 100_000
 
@@ -215,3 +217,32 @@ def check_waiting_sinks(fingerprint: Mapping[str, Any], store: CoordinatorStore,
             "run the topology as it was until they are sent, or give them up with "
             f"`transactional sinks drop {lease.topology_id} {name} --accept-loss`"
         )
+
+
+def check_staged_files(
+    sinks: Mapping[str, Sink], store: CoordinatorStore, lease: Lease, store_id: str, files: PayloadFolder
+) -> None:
+    """Raise `ConfigError` if a sink's target lacks what tasks have staged for waiting transactions.
+
+    A table that was moved has these files, and another one does not. Called before a target is opened, which may create
+    it. What a target holds already may have been rewritten there, and is not looked for.
+    """
+    staging_sinks = {name: sink for name, sink in sinks.items() if sink.stages_in_tasks}
+    progress = store.sinks(lease.topology_id) if staging_sinks else {}
+    for name, sink in staging_sinks.items():
+        if name not in progress or not progress[name].waiting:
+            continue
+        position = sink.look(SinkOwner(lease.topology_id, name, store_id, lease.fence_id))
+        last_txid, limit = lease.progress.committed_txid, progress[name].waiting
+        rows = store.outbox(lease.topology_id, name, last=last_txid, limit=limit)
+        publications = [row.publication for row in rows]
+        if position is not None and position.publication in publications:
+            rows = rows[publications.index(position.publication) + 1 :]
+        for row in rows:
+            if problem := sink.find_missing(decode_payload(files.read(row))):
+                raise ConfigError(
+                    f"sink {name!r}: transaction {row.publication.attempt.txid} is committed and unsent, and "
+                    f"{sink.target_name} lacks a file of it: {problem}; {progress[name].unsent_summary}: run the "
+                    "topology with the target that it had, restore the file from a backup, or give them up with "
+                    f"`transactional sinks drop {lease.topology_id} {name} --accept-loss`"
+                )

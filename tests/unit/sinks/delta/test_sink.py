@@ -8,6 +8,7 @@ from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from shutil import copytree, rmtree
 from typing import Any
 
 import pyarrow as pa
@@ -27,9 +28,18 @@ from tests.standing_s3 import BUCKET, StandingS3
 from tests.unit.sinks.delta.leaders import Leader, Row, aged, numbers, run_names, table_rows
 from transactional import RunSummary, TopologyConfig, run_topology
 from transactional.core.ports import SinkOwner
+from transactional.core.store.outbox import SinkProgress
 from transactional.core.store.sink_rules import records_in
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.errors import ConfigError, CorruptRecord, SchemaMismatch, SinkUnavailable, StoreMismatch, TableUnfit
+from transactional.errors import (
+    ConfigError,
+    CorruptRecord,
+    RecordRefused,
+    SchemaMismatch,
+    SinkUnavailable,
+    StoreMismatch,
+    TableUnfit,
+)
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.runtime.engine.rewinding import rewind
 from transactional.runtime.processing import staging
@@ -49,14 +59,21 @@ def rows(count: int) -> list[list[Row]]:
     ]
 
 
-def run(folder: Path, source: list[list[Row]], fields: str = FIELDS, **options: Any) -> RunSummary:
+def run(
+    folder: Path, source: list[list[Row]], fields: str = FIELDS, table: str = "events", **options: Any
+) -> RunSummary:
     """Append rows, four in a transaction."""
     topology = TridentTopology("landing")
     stream = topology.new_stream("rows", MemoryTransactionalSpout(source, fields, take=4))
-    stream.sink_to(DeltaSink(folder / "events", **options), name="events")
+    stream.sink_to(DeltaSink(folder / table, **options), name="events")
     config = TopologyConfig(stop_when_drained=True)
     store = f"sqlite:///{folder}/store.db"
     return run_topology(topology.build(), store=store, config=config, master="none", accept_changes=True)
+
+
+def progress_of(folder: Path) -> SinkProgress:
+    with closing(SqlCoordinatorStore(f"sqlite:///{folder}/store.db")) as store:
+        return store.sinks("landing")["events"]
 
 
 def test_each_row_of_a_committed_transaction_is_appended_once(tmp_path: Path) -> None:
@@ -65,8 +82,7 @@ def test_each_row_of_a_committed_transaction_is_appended_once(tmp_path: Path) ->
     assert table_rows(tmp_path, "amount", "txid") == sorted(((n, n // 4 + 1) for n in range(10)), key=repr)
     assert run(tmp_path, rows(11)).committed_txid == 4
     assert table_rows(tmp_path) == sorted(rows(11)[0], key=repr)
-    with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")) as store:
-        progress = store.sinks("landing")["events"]
+    progress = progress_of(tmp_path)
     assert (progress.done_txid, progress.waiting) == (4, 0)
 
 
@@ -230,6 +246,10 @@ def test_a_busy_table_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyP
         leader.sink.open(SinkOwner("landing", "events", "store", AttemptId(9)), has_published=False)
 
 
+def refuse_group(_publisher: DeltaPublisher, _group: object) -> None:
+    raise RecordRefused("the table is full")
+
+
 def refuse(_log: AppendLog, version: int, _actions: object) -> None:
     raise VersionTaken(version)
 
@@ -333,6 +353,43 @@ def test_the_table_of_another_sink_or_store_is_refused(tmp_path: Path) -> None:
 def test_a_table_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     with pytest.raises(StoreMismatch, match=r"there is no Delta table at .*, and the store has published to it"):
         Leader(tmp_path, 1).open(has_published=True)
+
+
+def test_a_table_of_nobody_is_not_written_if_the_store_has_published(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    DeltaTable.create(str(path), pa.schema([("n", pa.int64()), ("txid", pa.int64())]))
+    with pytest.raises(StoreMismatch, match=r"Delta table .* has no position of a sink, and the store has published"):
+        Leader(tmp_path, 1).open(has_published=True)
+    assert DeltaTable(str(path)).version() == 0
+
+
+@TOPOLOGY
+@pytest.mark.parametrize("published_count", [0, 4])
+def test_a_table_without_the_waiting_files_is_refused_and_one_that_was_moved_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, published_count: int
+) -> None:
+    if published_count:
+        run(tmp_path, rows(published_count))
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaPublisher, "publish", refuse_group)
+        with pytest.raises(RecordRefused, match="the table is full"):
+            run(tmp_path, rows(9))
+    old, new = tmp_path / "events", tmp_path / "moved"
+    if published_count:
+        copytree(old, new, ignore=lambda folder, names: [name for name in names if name.startswith("2-")])
+    txid, waiting = published_count // 4 + 1, progress_of(tmp_path)
+    refused = (
+        rf"sink 'events': transaction {txid} is committed and unsent, and Delta table {new} lacks a file of it: "
+        rf"_runs/{txid}-.* is not there; .* unsent .*`transactional sinks drop landing events --accept-loss`"
+    )
+    with pytest.raises(ConfigError, match=refused):
+        run(tmp_path, rows(10), table="moved")
+    assert progress_of(tmp_path) == waiting, "nothing more is committed"
+    assert new.exists() == bool(published_count)
+    rmtree(new, ignore_errors=True)
+    old.rename(new)
+    run(tmp_path, rows(10), table="moved")
+    assert DeltaTable(str(new)).to_pyarrow_table()["amount"].sort().to_pylist() == list(range(10))
 
 
 def test_the_run_of_the_newest_publication_is_in_the_properties(tmp_path: Path) -> None:
