@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -56,8 +57,10 @@ class KafkaPublisher:
         self._control = control_topic(owner.topology_id)
         self._failures: list[tuple[KafkaError, Message]] = []
         ids = (owner.topology_id, owner.sink, owner.store_id)
+        transactional_id = "/".join(quote(name, safe="") for name in ids)
+        self._sink_id = sha256(transactional_id.encode()).hexdigest()[:8].encode()
         settings = {
-            "transactional.id": "/".join(quote(name, safe="") for name in ids),
+            "transactional.id": transactional_id,
             "transaction.timeout.ms": timeout_ms,
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
@@ -94,7 +97,10 @@ class KafkaPublisher:
     def _produce_records(self, published: PublishedRecords) -> None:
         """Hand records over to the client; a line more for each of them is a tenth of the time of a publication."""
         attempt, produce, topic = published.publication.attempt, self._producer.produce, self._topic
-        ours: Headers = [("txid", str(attempt.txid).encode()), ("attempt", str(attempt.attempt_id).encode())]
+        ours: Headers = [
+            *(("txid", str(attempt.txid).encode()), ("attempt", str(attempt.attempt_id).encode())),
+            ("sink", self._sink_id),
+        ]
         for key, content, headers, partition in split_records(published.records, ours):
             try:
                 produce(topic, content, key, partition, headers=headers)

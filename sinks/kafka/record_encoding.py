@@ -1,6 +1,6 @@
 """The form of Kafka records: keys, values, headers and partitions, encoded from the columns of a stream.
 
-Pure functions of record batches. The headers `txid` and `attempt` are added by the publisher.
+Pure functions of record batches. The headers `txid`, `attempt` and `sink` are added by the publisher.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transactional.model.schema import Schema
 KEY, VALUE, PARTITION, HEADER = "key", "value", "partition", "header "
 """The columns of encoded records: NULL is a record without a key, a tombstone, or a partition that the key chooses.
 The column of a header begins with `HEADER`. The last two kinds exist only for sinks that have them."""
-OUR_HEADERS: Final = ("txid", "attempt")
+OUR_HEADERS: Final = ("txid", "attempt", "sink")
 
 _NUMBERS: Final = {"short": ">h", "int": ">i", "long": ">q", "float": ">f", "double": ">d"}
 """The formats of Java's serializers for numbers."""

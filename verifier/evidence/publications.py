@@ -17,7 +17,7 @@ from verifier.evidence.findings import CheckImpossible
 
 COMMITTED, REWOUND = "committed", "rewound"
 _BOUNDARY_RUN = ""
-_POSITION = "SELECT committed_txid FROM transactional_topologies WHERE topology_id = :id"
+_POSITION = "SELECT committed_txid, store_id FROM transactional_topologies WHERE topology_id = :id"
 _ATTEMPTS = """SELECT txid, attempt_id, phase, CASE WHEN phase = 'committed' THEN details END
     FROM transactional_attempts WHERE topology_id = :id"""
 _WAITING = "SELECT sink, attempt_id FROM transactional_outbox WHERE topology_id = :id"
@@ -40,6 +40,7 @@ class StoredRecords:
 class Publications:
     """The records of sinks as the store has them.
 
+    `store_id` is None from a repair to the next run.
     `attempts` has the txid and the phase of every attempt that the store still has; `records` those of committed
     attempts, by sink and attempt; `waiting` the attempts that are still in the outbox; `letters` the number of records
     that an operator has set aside, by attempt. `boundaries` are attempts up to which a target counts for nothing.
@@ -47,6 +48,7 @@ class Publications:
     """
 
     committed_txid: int
+    store_id: str | None
     attempts: Mapping[int, tuple[int, str]]
     records: Mapping[str, Mapping[int, StoredRecords]]
     waiting: Mapping[str, frozenset[int]]
@@ -61,7 +63,7 @@ def read_publications(connection: Connection, topology_id: str) -> Publications:
     attempts: dict[int, tuple[int, str]] = {}
     restored = set[int]()
     records: dict[str, dict[int, StoredRecords]] = defaultdict(dict)
-    committed_txid = connection.execute(text(_POSITION), key).scalar() or 0
+    [(committed_txid, store_id)] = connection.execute(text(_POSITION), key)
     for txid, attempt_id, phase, details in connection.execute(text(_ATTEMPTS), key):
         attempts[attempt_id] = (txid, phase)
         if phase == COMMITTED and details is None:
@@ -77,7 +79,7 @@ def read_publications(connection: Connection, topology_id: str) -> Publications:
     boundaries = _read(connection, "transactional_sinks", _BOUNDARIES, {**key, "run": _BOUNDARY_RUN})
     frozen = {sink: frozenset(attempt_ids) for sink, attempt_ids in waiting.items()}
     return Publications(
-        *(committed_txid, attempts, records, frozen, letters),
+        *(committed_txid, store_id, attempts, records, frozen, letters),
         boundaries={row[0]: row[1] for row in boundaries},
         restored=frozenset(restored),
     )

@@ -1,12 +1,18 @@
-"""Reads the topic of a Kafka sink as its readers do: every committed record that still exists, from the beginning."""
+"""Reads the topic of a Kafka sink as its readers do: every committed record that still exists, from the beginning.
+
+The headers of a record name its transaction, the attempt, and the sink, by an id that is made here as it is described
+in the documentation. A topic may have records of other sinks, topologies and programs: they are only counted.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Final
+from urllib.parse import quote
 from zlib import crc32
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -46,11 +52,10 @@ class StepBack:
 
 
 @dataclass(slots=True)
-class TopicRecords:
-    """The records of a topic, summed up by the attempt in their headers.
+class SinkRecords:
+    """The records of one sink in a topic, summed up by the attempt in their headers.
 
-    `first_attempts` has the attempt of the first record of each partition that has one. `foreign` is the number of
-    records without the headers of a sink.
+    `first_attempts` has the attempt of the first record of each partition that has one.
     """
 
     counts: Counter[int] = field(default_factory=Counter)
@@ -58,25 +63,46 @@ class TopicRecords:
     txids: dict[int, set[int]] = field(default_factory=dict)
     first_attempts: dict[int, int] = field(default_factory=dict)
     steps_back: list[StepBack] = field(default_factory=list)
-    foreign: int = 0
     _last_attempts: dict[int, int] = field(default_factory=dict)
 
-    def add(self, partition: int, offset: int, record: tuple[bytes | None, bytes | None], headers: object) -> None:
-        """Add a record, as key and value, in the order of its partition."""
-        header_values = dict(headers) if isinstance(headers, list) else {}
-        try:
-            txid, attempt_id = int(header_values["txid"]), int(header_values["attempt"])
-        except (KeyError, TypeError, ValueError):
-            self.foreign += 1
-            return
+    def add(self, partition: int, offset: int, txid: int, attempt_id: int, checksum: int) -> None:
+        """Add a record in the order of its partition."""
         self.counts[attempt_id] += 1
-        self.checksums[attempt_id] += checksum_of(*record)
+        self.checksums[attempt_id] += checksum
         self.txids.setdefault(attempt_id, set()).add(txid)
         self.first_attempts.setdefault(partition, attempt_id)
         previous_id = self._last_attempts.get(partition, attempt_id)
         if attempt_id < previous_id:
             self.steps_back.append(StepBack(partition, offset, attempt_id, previous_id))
         self._last_attempts[partition] = attempt_id
+
+
+@dataclass(slots=True)
+class TopicRecords:
+    """The records of a topic: those of the checked sinks, by the id of each sink, and the number of all others."""
+
+    by_sink_id: Mapping[bytes, SinkRecords]
+    foreign_count: int = 0
+
+    def add(self, partition: int, offset: int, record: tuple[bytes | None, bytes | None], headers: object) -> None:
+        """Add a record, as key and value, in the order of its partition."""
+        header_values = dict(headers) if isinstance(headers, list) else {}
+        try:
+            sink_records = self.by_sink_id[header_values["sink"]]
+            txid, attempt_id = int(header_values["txid"]), int(header_values["attempt"])
+        except (KeyError, TypeError, ValueError):
+            self.foreign_count += 1
+        else:
+            sink_records.add(partition, offset, txid, attempt_id, checksum_of(*record))
+
+
+def compute_sink_id(topology_id: str, sink: str, store_id: str) -> bytes:
+    """Return the id of a sink in the headers of its records.
+
+    The first eight hexadecimal digits of the SHA-256 of the three names, each percent-encoded, with slashes between.
+    """
+    path = "/".join(quote(name, safe="") for name in (topology_id, sink, store_id))
+    return sha256(path.encode()).hexdigest()[:8].encode()
 
 
 def checksum_of(key: bytes | None, content: bytes | None) -> int:
@@ -109,9 +135,10 @@ def read_end(checked: CheckedTopic) -> TopicEnd:
         consumer.close()
 
 
-def read_records(checked: CheckedTopic, end: TopicEnd) -> TopicRecords:
-    """Read all committed records up to an end. Raises `SourceUnreadable`."""
-    records, consumer = TopicRecords(), _create_consumer(checked.cluster, "read_committed")
+def read_records(checked: CheckedTopic, end: TopicEnd, sink_ids: Iterable[bytes]) -> TopicRecords:
+    """Read all committed records up to an end, those of some sinks apart. Raises `SourceUnreadable`."""
+    records = TopicRecords({sink_id: SinkRecords() for sink_id in sink_ids})
+    consumer = _create_consumer(checked.cluster, "read_committed")
     places = [
         TopicPartition(checked.topic, partition, start) for partition, (start, until) in end.ranges.items() if until
     ]

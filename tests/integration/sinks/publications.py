@@ -12,7 +12,6 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
-from sinks.kafka.record_encoding import OUR_HEADERS
 from spouts.kafka_admin import create_topic
 from tests.integration.sinks.deaths import Victim
 from tests.integration.sinks.dying import BAD, ROWS
@@ -25,13 +24,17 @@ PARTITIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A visible record: its partition and key, its value as JSON, and the transaction in its headers, 0 without."""
+    """A visible record: its partition and key, its value as JSON, and the transaction and sink in its headers.
+
+    Numbers are 0 and the id of the sink is empty in a record without these headers.
+    """
 
     partition: int
     key: str | None
     value: dict[str, object]
     txid: int
     attempt_id: int
+    sink_id: bytes
 
 
 def visible_records(bootstrap: str, topic: str, partitions: int) -> list[Seen]:
@@ -48,12 +51,11 @@ def visible_records(bootstrap: str, topic: str, partitions: int) -> list[Seen]:
         if message.error() is not None:
             ended.add(partition)
             continue
-        headers = {
-            name: int(value or 0) for name, value in dict(message.headers() or ()).items() if name in OUR_HEADERS
-        }
+        headers = {name: value for name, value in dict(message.headers() or ()).items() if isinstance(value, bytes)}
         key, value = message.key(), json.loads(message.value() or b"null")
-        txid, attempt_id = headers.get("txid", 0), headers.get("attempt", 0)
-        records.append(Seen(partition, None if key is None else key.decode(), value, txid, attempt_id))
+        txid, attempt_id = int(headers.get("txid", 0)), int(headers.get("attempt", 0))
+        key_text, sink_id = None if key is None else key.decode(), headers.get("sink", b"")
+        records.append(Seen(partition, key_text, value, txid, attempt_id, sink_id))
     consumer.close()
     return records
 

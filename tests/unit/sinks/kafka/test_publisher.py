@@ -23,6 +23,7 @@ from transactional.core.ports import PublishedRecords, SinkOwner
 from transactional.core.store.outbox import Publication
 from transactional.errors import ConfigError, RecordRefused, SinkUnavailable
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from verifier.sinks.topics import compute_sink_id
 
 NO_ANSWER = KafkaError(KafkaError._TIMED_OUT, "no answer", retriable=True)
 ABORTABLE = KafkaError(KafkaError.INVALID_PRODUCER_ID_MAPPING, "the id has expired", txn_requires_abort=True)
@@ -39,6 +40,7 @@ class ScriptedProducer:
 
     script: dict[str, list[KafkaError | None]]
     calls: list[str]
+    headers: list[Headers | None]
     timeouts_ms: list[int]
     refused: KafkaError | None
 
@@ -57,7 +59,8 @@ class ScriptedProducer:
     def begin_transaction(self) -> None:
         self._call("begin")
 
-    def produce(self, topic: str, *record: Any, headers: Any) -> None:
+    def produce(self, topic: str, *record: Any, headers: Headers | None) -> None:
+        self.headers.append(headers)
         self._call("produce")
 
     def poll(self, timeout: float) -> None:
@@ -87,7 +90,7 @@ def group(count: int) -> list[PublishedRecords]:
     return [PublishedRecords(Publication("run", attempt), records) for attempt in attempts]
 
 
-OWNER = SinkOwner("orders", "alerts", "store")
+OWNER = SinkOwner("orders", "alerts/ä", "store")
 
 
 @pytest.fixture
@@ -95,7 +98,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> KafkaSink:
     """A sink whose client does what `ScriptedProducer.script` says."""
     sink = KafkaSink("host:9092", "topic", value="value")
     sink._limits = TopicLimits("topic", 1, 1_000_000, is_compacted=False)
-    fresh: dict[str, Any] = {"script": {}, "calls": [], "timeouts_ms": [], "refused": None}
+    fresh: dict[str, Any] = {"script": {}, "calls": [], "headers": [], "timeouts_ms": [], "refused": None}
     for name, content in fresh.items():
         monkeypatch.setattr(ScriptedProducer, name, content, raising=False)
     monkeypatch.setattr(publisher, "Producer", ScriptedProducer)
@@ -146,6 +149,18 @@ def test_a_publication_that_fails_is_aborted_or_needs_another_producer(
         assert calls[-4:] == [*SENT, "commit"], "the same producer goes on"
 
 
+def test_headers_name_transaction_attempt_and_sink(sink: KafkaSink) -> None:
+    """The independent checker makes the same id of the names, and of no others."""
+    open_and_publish(sink, {}, 2)
+    sink_id = compute_sink_id("orders", "alerts/ä", "store")
+    assert ScriptedProducer.headers == [
+        *([("txid", txid), ("attempt", attempt), ("sink", sink_id)] for txid, attempt in ((b"7", b"9"), (b"8", b"10"))),
+        None,
+    ]
+    others = {compute_sink_id("orders", "alerts", "ä/store"), compute_sink_id("orders", "alerts/ä", "other")}
+    assert sink_id not in others
+
+
 def test_a_commit_whose_outcome_stays_unknown_needs_another_producer(
     sink: KafkaSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +206,7 @@ def test_only_a_single_transaction_that_is_too_slow_gets_more_time(
 def test_options_that_the_library_refuses_are_named(sink: KafkaSink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "Producer", Producer)
     sink.connection = SinkConnection("host:9092", (("socket.timeout.ms", 60_000),))
-    with pytest.raises(ConfigError, match=r"the options= of sink 'alerts' can't be used: .*socket\.timeout\.ms"):
+    with pytest.raises(ConfigError, match=r"the options= of sink 'alerts/ä' can't be used: .*socket\.timeout\.ms"):
         sink.open(OWNER, has_published=False)
 
 

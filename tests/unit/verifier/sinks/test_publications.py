@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from sinks.kafka.checksums import sum_checksums
 from sinks.kafka.record_encoding import KEY, VALUE
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
+from transactional.model.attempt import AttemptId
 from verifier.evidence.findings import Findings, Kind, Report
 from verifier.evidence.publications import Publications, StoredRecords
-from verifier.sinks.publications import check_topic
-from verifier.sinks.topics import CheckedTopic, TopicEnd, TopicRecords
+from verifier.sinks.publications import check_sinks, check_topic
+from verifier.sinks.topics import CheckedTopic, SinkRecords, TopicEnd, TopicRecords
 from verifier.source import KafkaSource
 
 Record = tuple[int, int, bytes | None, bytes | None]
@@ -39,28 +43,34 @@ def stored(committed: Iterable[Record] = RECORDS, **changes: object) -> Publicat
     for attempt_id, part in rows.items():
         keys, values = (pa.array([record[place] for record in part], pa.binary()) for place in (2, 3))
         counted[attempt_id] = StoredRecords(len(part), sum_checksums(pa.table({KEY: keys, VALUE: values})))
-    store = Publications(4, ATTEMPTS, {"alerts": counted}, {}, {}, {})
+    store = Publications(4, "store", ATTEMPTS, {"alerts": counted}, {}, {}, {})
     return replace(store, **changes)  # type: ignore[arg-type]
 
 
 @dataclass
 class Topic:
-    """A topic of one partition. With a `start` its first records were deleted."""
+    """A topic of one partition. With a `start` its first records were deleted.
+
+    `sinks` are those that are checked; the ids of sinks are their names. The records are those of the sink "alerts",
+    and before each stands one of every sink in `others`.
+    """
 
     records: list[Record] = field(default_factory=lambda: list(RECORDS))
     start: int = 0
     is_compacted: bool = False
     sinks: tuple[str, ...] = ("alerts",)
+    others: tuple[bytes, ...] = ()
 
     def checked(self, store: Publications | None = None, earlier: Publications | None = None) -> Report:
         store = store or stored()
-        records = TopicRecords()
+        ids = {sink.encode(): sink for sink in self.sinks}
+        records = TopicRecords({sink_id: SinkRecords() for sink_id in ids})
         for offset, (txid, attempt_id, key, value) in enumerate(self.records):
             headers = [("txid", b"%d" % txid), ("attempt", b"%d" % attempt_id)]
-            records.add(0, self.start + offset, (key, value), headers)
+            for sink in (*self.others, b"alerts"):
+                records.add(0, self.start + offset, (key, value), [*headers, ("sink", sink)])
         end, findings = TopicEnd({0: (self.start, self.start + len(self.records))}, self.is_compacted), Findings()
-        checked = CheckedTopic("alerts", self.sinks, KafkaSource("localhost:9092"))
-        check_topic(checked, end, records, earlier or store, store, findings)
+        check_topic("alerts", end, records, ids, earlier or store, store, findings)
         return findings.report()
 
 
@@ -121,13 +131,35 @@ def test_records_that_were_set_aside_are_not_expected() -> None:
     assert Topic().checked(store).counts == {Kind.TRANSACTION_TWICE: 1}
 
 
-def test_two_sinks_of_one_topic_are_counted_together() -> None:
-    one, other = stored(RECORDS[::2]).records["alerts"], stored(RECORDS[1::2]).records["alerts"]
-    store = stored(records={"alerts": one, "copies": other})
-    topic = Topic(sinks=("alerts", "copies"))
+def test_records_of_others_are_passed_over() -> None:
+    """Neither their attempts nor their order matter, nor that some have no headers of a sink."""
+    topic = Topic(others=(b"of another topology", b"of another store"))
+    report = topic.checked()
+    assert (report.findings, report.checked) == ((), {"published records": 5})
+    assert report.notes == ("topic 'alerts': 10 records of others were passed over",)
+    records = TopicRecords({b"alerts": SinkRecords()})
+    for headers in (None, [("sink", b"alerts")], [("txid", b"1"), ("attempt", b"1")], [("sink", None)]):
+        records.add(0, 0, (None, None), headers)
+    assert (records.foreign_count, records.by_sink_id[b"alerts"].counts) == (4, {})
+
+
+def test_topics_are_not_checked_for_a_store_without_an_id(tmp_path: Path) -> None:
+    with closing(SqlCoordinatorStore(url := f"sqlite:///{tmp_path}/store.db")) as store:
+        store.recount(store.acquire("words", {}, owner="owner", lease_ms=1_000), AttemptId(9))
+    report = check_sinks(url, "words", [CheckedTopic("alerts", ("alerts",), KafkaSource("localhost:1"))])
+    assert (report.findings, len(report.notes)) == ((), 1)
+
+
+def test_each_sink_of_a_topic_is_checked_by_its_own_records() -> None:
+    counted = stored().records["alerts"]
+    store = stored(records={"alerts": counted, "copies": counted})
+    topic = Topic(sinks=("alerts", "copies"), others=(b"copies",))
     assert topic.checked(store).counts == {}
     topic.records[0] = RECORDS[1]
-    assert topic.checked(store).counts == {Kind.WRONG_PUBLICATION: 1}
+    assert topic.checked(store).counts == {Kind.WRONG_PUBLICATION: 2}
+    topic.others = ()
+    lost = [finding.where for finding in topic.checked(store).findings if finding.kind is Kind.TRANSACTION_LOST]
+    assert lost == [f"topic 'alerts', sink 'copies', transaction {txid}" for txid in (1, 2, 4)]
 
 
 def test_counts_alone_are_compared_where_the_store_has_no_checksum() -> None:
