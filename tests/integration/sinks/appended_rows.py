@@ -29,7 +29,7 @@ def make_appender(folder: Path, topology_id: str, processing: str, store_url: st
         partial(_check_rows, folder, topology_id, store_url),
         processing,
         store_url,
-        draw_arguments=lambda chance: (chance.choice(("staged", "by the driver")),),
+        draw_arguments=lambda chance, _: (chance.choice(("staged", "by the driver")),),
         points_of_start={point for point, (_, name, _) in POINTS.items() if name in ("open", "position")},
         maintain=partial(_maintain, folder / "events"),
     )

@@ -38,7 +38,8 @@ class Victim:
     check: Callable[[], None]
     processing: str
     store_url: str
-    draw_arguments: Callable[[random.Random], Sequence[str]] = lambda _: ()
+    draw_arguments: Callable[[random.Random, str], Sequence[str]] = lambda *_: ()
+    """Draws arguments of the life that ends at a point. The last one's is "nowhere": then nothing kills the program."""
     points_of_start: Collection[str] = ()
     """The points to which a life comes once."""
     maintain: Callable[[random.Random], None] = lambda _: None
@@ -55,11 +56,11 @@ def die_often(victim: Victim, chance: random.Random, planned_deaths: int = DEATH
         arguments = [
             *(victim.topology_id, victim.processing, str(chance.choice((2, 3, 5))), victim.store_url),
             *("nowhere" if point == "at random" else point, str(number)),
-            *victim.draw_arguments(chance),
+            *victim.draw_arguments(chance, point),
         ]
         began_s = time.monotonic()
         code = _live(victim, arguments, life, chance.uniform(2, 8) if point == "at random" else None)
-        if code == -signal.SIGKILL:
+        if code == -signal.SIGKILL and point != "nowhere":
             deaths[point] += 1
             end_lease(victim.store_url, victim.topology_id)
         else:

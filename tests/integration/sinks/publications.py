@@ -74,7 +74,7 @@ def make_publisher(bootstrap: str, folder: Path, topology_id: str, processing: s
         partial(_check_publications, bootstrap, topology_id, folder, store_url),
         processing,
         store_url,
-        draw_arguments=lambda _: (bootstrap,),
+        draw_arguments=lambda *_: (bootstrap,),
     )
 
 

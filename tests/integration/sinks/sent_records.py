@@ -30,9 +30,11 @@ def make_sender(bootstrap: str, folder: Path, topology_id: str, processing: str,
         put(bootstrap, f"{topology_id}-rows", values, partition)
     store_url = store_url or f"sqlite:///{folder}/store.db"
 
-    def draw_arguments(chance: random.Random) -> Sequence[str]:
-        # Without other processes, the death of a task is that of the run: it comes late, or not at all.
-        number = chance.randrange(3, 20) if processing == "none" else chance.randrange(1, 4)
+    def draw_arguments(chance: random.Random, point: str) -> Sequence[str]:
+        number = chance.randrange(1, 4)
+        if processing == "none":
+            # Without other processes, the death of a task is that of the run: it comes late, and not in the last life.
+            number = 0 if point == "nowhere" else chance.randrange(3, 20)
         return bootstrap, chance.choice(TASK_POINTS), str(number)
 
     return Victim(
