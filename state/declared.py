@@ -55,7 +55,6 @@ class DeclaredTable(DeclaredState):
         self.computed = ComputedColumns()
         self._state, self._check_types = state, check_types
         self._columns: StateColumns | None = None
-        self._put_rows: PutRows | None = None
         self._horizon_of_attempt: tuple[TransactionAttempt, int | None] | None = None
         self.names = dict(columns or {})
         self.known_key_names, self._key = _declared_key(key)
@@ -114,8 +113,7 @@ class DeclaredTable(DeclaredState):
         return {**location, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
     def allow_deletes(self) -> None:
-        self.deletes = True
-        self._columns = self._put_rows = None
+        self.deletes, self._columns = True, None
 
     def bind(self, key: Schema, values: Schema) -> None:
         for part, declared, bound in (("key", self._key, key), ("values", self._values, values)):
@@ -125,8 +123,7 @@ class DeclaredTable(DeclaredState):
                 )
         expires = None if self.expiry is None else self.expiry.column
         StateColumns(key, values, self.names, self.deletes, expires).check(self.table)
-        self.known_key_names, self._key, self._values = key.names, key, values
-        self._columns = self._put_rows = None
+        self.known_key_names, self._key, self._values, self._columns = key.names, key, values, None
         if self._check_types is not None:
             self._check_types(self)
 
@@ -144,9 +141,7 @@ class DeclaredTable(DeclaredState):
 
     def rows(self, owner: str = "") -> PutRows:
         """Return what converts rows of these columns. `owner` is for messages."""
-        if self._put_rows is None or self._put_rows.owner != owner:
-            self._put_rows = PutRows(self.columns, self.table, owner)
-        return self._put_rows
+        return PutRows(self.columns, self.table, owner)
 
     def check_rows(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
         table = self.rows().table(rows)
@@ -173,8 +168,7 @@ class DeclaredTable(DeclaredState):
             raise ConfigError(
                 f"state {self.table} is declared with expires=, but its update decides when its rows go; leave it out"
             )
-        self.expiry = expiry
-        self._columns = self._put_rows = None
+        self.expiry, self._columns = expiry, None
         if self.are_complete:
             self.columns.check(self.table)
 

@@ -17,7 +17,7 @@ from state.declared import DeclaredTable
 from state.fence import WRITE_TRIES, Fence, FencedTable, TableWrite, Verdict, WriteRefused
 from state.rows.columns import check_time_column
 from state.rows.expiring import ExpiryHorizons, select_unexpired
-from state.rows.python_rows import check_unique, rows_of
+from state.rows.python_rows import PutRows, check_unique, rows_of
 from state.rows.value_limits import ValueLimits
 from state.updates import Updatable
 from transactional.core.ports import Partials, StateKind
@@ -77,6 +77,7 @@ class TableState(Updatable, RowLookup, Reading, Generic[TableT]):
         self.owner = ""
         self.store_id: str | None = None
         self._opened: TableT | None = None
+        self._cached_rows: PutRows | None = None
 
     @property
     def parts(self) -> StateParts:
@@ -112,7 +113,8 @@ class TableState(Updatable, RowLookup, Reading, Generic[TableT]):
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Create the table, or check the existing one (see the port). Raises as `load_table` does."""
         self.declared.columns.check(self.declared.table)
-        self.owner, self._fence = owner, Fence(self.declared.table, owner, self.declared.kind, txid_of)
+        self.owner, self._cached_rows = owner, None
+        self._fence = Fence(self.declared.table, owner, self.declared.kind, txid_of)
         self._opened = self.load_table()
 
     @abstractmethod
@@ -147,9 +149,8 @@ class TableState(Updatable, RowLookup, Reading, Generic[TableT]):
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """Return the values of existing keys before this transaction. Raises `Fenced` or `OperatingError`."""
-        rows = self.declared.rows(self.owner)
-        key_table = rows.key_table(keys)
-        return rows.values_by_key(keys, key_table, self.rows_before(attempt, key_table))
+        key_table = self._rows.key_table(keys)
+        return self._rows.values_by_key(keys, key_table, self.rows_before(attempt, key_table))
 
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
         """Return, as `get` does, the rows with these keys, in Arrow (see the port)."""
@@ -192,11 +193,11 @@ class TableState(Updatable, RowLookup, Reading, Generic[TableT]):
 
         Raises `SchemaMismatch` for values of another type, `ConfigError` if keys of this state can't be deleted.
         """
-        self._put_rows(attempt, self.declared.rows(self.owner).table(rows))
+        self._put_rows(attempt, self._rows.table(rows))
 
     def put_parts(self, attempt: TransactionAttempt, parts: Sequence[WrittenPart]) -> None:
         """Put the rows that the tasks of a step have kept (see the port)."""
-        empty = self.declared.rows(self.owner).table({})
+        empty = self._rows.table({})
         tables = [part.rows.cast(empty.schema) for part in parts if part.rows is not None]
         self._put_rows(attempt, pa.concat_tables([empty, *tables]), [part.file for part in parts if part.file])
 
@@ -206,7 +207,7 @@ class TableState(Updatable, RowLookup, Reading, Generic[TableT]):
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """Combine partial aggregates with the values before this transaction (see the port)."""
-        self._write(attempt, self.declared.rows(self.owner).from_partials(partials), partials.combine, partials.staged)
+        self._write(attempt, self._rows.from_partials(partials), partials.combine, partials.staged)
 
     def close(self) -> None:
         """Forget the open table."""
@@ -228,7 +229,7 @@ class TableState(Updatable, RowLookup, Reading, Generic[TableT]):
         self._fence.check_unchanged(attempt, version)
         attempt_id, horizons = attempt.attempt_id, self.expiry_horizons(attempt)
         if verdict is Verdict.WRITE and (rows.num_rows or staged or is_replay or self._writes_in_parts):
-            check_unique(rows, self.declared.key_names, self.declared.table)
+            check_unique(rows, self._rows.columns.key.names, self.declared.table)
             write = TableWrite(attempt, rows, combine, staged, is_replay, horizons)
             self._confirm(attempt_id, lambda table: table.apply(write))
         elif verdict is not Verdict.NOTHING:
@@ -265,6 +266,13 @@ class TableState(Updatable, RowLookup, Reading, Generic[TableT]):
         """Drop the rows that have expired for this transaction."""
         horizons = self.expiry_horizons(attempt)
         return rows if horizons is None else select_unexpired(rows, self.declared.expiring_column, horizons.current)
+
+    @property
+    def _rows(self) -> PutRows:
+        """The converter of rows for the owner of this state. `open` drops that of an earlier owner."""
+        if self._cached_rows is None:
+            self._cached_rows = self.declared.rows(self.owner)
+        return self._cached_rows
 
     @property
     def open_table(self) -> TableT:
