@@ -29,6 +29,9 @@ def doctor(
     journal: Annotated[
         Path | None, typer.Option(help="The journal of the runs, from which a wiped store can be restored.")
     ] = None,
+    accept_sent: Annotated[
+        bool, typer.Option("--accept-sent", help="Let sinks send again what their targets have.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Findings and repairs as JSON.")] = False,
 ) -> None:
     """Compare a topology's store, tables and source, and report what is wrong and what would help.
@@ -37,6 +40,7 @@ def doctor(
     """
     if not repair:
         refuse_unused(context, ("journal",), "is for --repair, which restores a store from it: pass both")
+        refuse_unused(context, ("accept_sent",), "is for --repair, which may take a topology back: pass both")
     # Delta and Kafka are imported here, so that other commands need not wait for them.
     from transactional.operations.doctor.examine import examine, unexamined
     from transactional.operations.doctor.repairs import repair as carry_out
@@ -53,7 +57,7 @@ def doctor(
         for line in _format_findings(findings, unexamined(topology)):
             say(line)
         if coordinator_store is not None and any(finding.can_repair for finding in findings):
-            for text in carry_out(topology, coordinator_store, findings, journal):
+            for text in carry_out(topology, coordinator_store, findings, journal, accepts_sent=accept_sent):
                 repaired.append(text)
                 say(f"repaired: {text}")
             findings = examine(topology, coordinator_store, store)

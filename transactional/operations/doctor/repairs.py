@@ -7,25 +7,27 @@ batches in the journal of the runs; each step is one that a coordinator makes, s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from transactional.core.machine.protocol import ProcessingSucceeded, RecordAttempt, RecordCommit
-from transactional.core.ports import SinkOwner
 from transactional.core.ports.examining import Diagnosis, Problem
+from transactional.core.ports.state_parts import RewindTarget
 from transactional.core.store import AttemptRecord, CoordinatorStore, Lease
-from transactional.core.store.outbox import Boundary
 from transactional.core.store.rules import PROCESSING
-from transactional.model.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.model.errors import ConfigError, StoreMismatch
 from transactional.model.names import joining_of
 from transactional.operations.doctor.examine import Table, examine_states
+from transactional.operations.doctor.sink_ends import SinkEnds
 from transactional.runtime.engine.clock import SystemClock
 from transactional.runtime.engine.fencing import committed_by
-from transactional.runtime.engine.history.journal import RewindLine, RunStarted, read_journal
+from transactional.runtime.engine.history.journal import JournalWriter, RewindLine, RunStarted, read_journal
+from transactional.runtime.engine.rewinding import committed_batch, rewind
+from transactional.runtime.engine.streams import stream_names
 from transactional.topology.topology import Topology
 
 LEASE_MS = 60_000
@@ -102,10 +104,16 @@ class Journal:
 
 
 def repair(
-    topology: Topology, store: CoordinatorStore, findings: Sequence[Diagnosis], journal: Path | None = None
+    topology: Topology,
+    store: CoordinatorStore,
+    findings: Sequence[Diagnosis],
+    journal: Path | None = None,
+    *,
+    accepts_sent: bool = False,
 ) -> list[str]:
     """Carry out the possible repairs of the findings, and report what was done.
 
+    With `accepts_sent` sinks may publish again what their targets have.
     Raises `TopologyInUse` if a coordinator is running, `ConfigError` if something required was not given,
     `StoreMismatch` if a repair would not be right; what was done before that is kept.
     """
@@ -124,7 +132,9 @@ def repair(
                 "the store can only catch up with the tables if the batches are known: pass the journal of the "
                 "runs, with --journal FILE"
             )
-        repairs_done.append(restore_store(topology, store, list(tables.values()), Journal.read(journal)))
+        repairs_done += _restore_store_and_sinks(
+            topology, store, list(tables.values()), journal, accepts_sent=accepts_sent
+        )
     table_findings = [
         finding for finding in repairable if finding.problem not in (Problem.STORE_WIPED, Problem.TABLE_AHEAD)
     ]
@@ -137,20 +147,26 @@ def repair(
 
 
 @contextmanager
-def _hold_lease(topology: Topology, store: CoordinatorStore) -> Iterator[Lease]:
+def _hold_lease(topology: Topology, store: CoordinatorStore, *, to_rewind: bool = False) -> Iterator[Lease]:
     """Hold the lease, so that nothing else writes meanwhile. The stored data of a known topology are not changed."""
-    lease = _acquire_lease(topology, store)
+    lease = _acquire_lease(topology, store, to_rewind=to_rewind)
     try:
         yield lease
     finally:
         store.release(lease)
 
 
-def _acquire_lease(topology: Topology, store: CoordinatorStore) -> Lease:
+def _acquire_lease(topology: Topology, store: CoordinatorStore, *, to_rewind: bool = False) -> Lease:
     status = next(iter(store.status(topology.id)), None)
-    owner = f"{OWNER} {os.getpid()}"
+    owner = _owner()
     if status is not None and status.fingerprint:
-        return store.acquire(topology.id, status.fingerprint, owner=owner, lease_ms=LEASE_MS, name=status.name)
+        return store.acquire(
+            *(topology.id, status.fingerprint),
+            owner=owner,
+            lease_ms=LEASE_MS,
+            name=status.name,
+            to_rewind=to_rewind,
+        )
     with topology.with_open_spout() as examined:
         fingerprint = examined.fingerprint()
     lease = store.acquire(topology.id, fingerprint, owner=owner, lease_ms=LEASE_MS)
@@ -158,21 +174,50 @@ def _acquire_lease(topology: Topology, store: CoordinatorStore) -> Lease:
     return lease
 
 
+def _owner() -> str:
+    return f"{OWNER} {os.getpid()}"
+
+
 # --- the store ----------------------------------------------------------------------------------------------------
 
 
-def restore_store(topology: Topology, store: CoordinatorStore, tables: Sequence[Table], journal: Journal) -> str:
-    """Commit the tables' transaction in the store, with the batches in the journal, and return what was done.
+def _restore_store_and_sinks(
+    topology: Topology, store: CoordinatorStore, tables: Sequence[Table], path: Path, *, accepts_sent: bool
+) -> Iterator[str]:
+    """Restore the store, and go back as far as the sinks need, yielding what was done.
+
+    If the process dies before the end of the rewind, nothing can start until the rewind is finished.
+    """
+    ends = restore_store(topology, store, tables, Journal.read(path), accepts_sent=accepts_sent)
+    yield f"the store of topology {topology.id!r} says again that transaction {ends.last_txid} is committed"
+    if ends.rewind_txid is not None:
+        with closing(JournalWriter(path)) as journal:
+            rewind(topology, store, ends.rewind_txid, owner=_owner(), journal=journal, accepts_sent=accepts_sent)
+        yield f"topology {topology.id!r} went back to transaction {ends.rewind_txid}, because {ends.missing_records}"
+
+
+def restore_store(
+    topology: Topology,
+    store: CoordinatorStore,
+    tables: Sequence[Table],
+    journal: Journal,
+    *,
+    accepts_sent: bool = False,
+) -> SinkEnds:
+    """Commit the tables' transaction in the store, with the batches in the journal, and return how far the sinks are.
 
     Each step but counting is one that a coordinator makes, and is refused like one. After a crash in the middle the
-    repair can be repeated. Raises `StoreMismatch` if the journal is not of these tables, or if the tables differ by
-    more than a crash can cause.
+    repair can be repeated. If a sink lacks records, the rewind to its end is begun, and the caller finishes it. Raises
+    `StoreMismatch` if the journal is not of these tables, if the tables differ by more than a crash can cause, or if
+    that rewind is impossible.
     """
     standings = {table.component: standing_of(table, journal) for table in tables}
     _check_rewound_together(tables, journal)
     last, ahead = _last_and_next_standing(standings)
-    boundaries = _sink_boundaries(topology, last.txid)
-    with _hold_lease(topology, store) as lease:
+    finished = {fence: target.txid for fence, target in journal.rewinds.items() if fence <= last.newest_writer}
+    ends = SinkEnds.read(topology, last.txid, finished)
+    ends.check_sent(accepts_sent=accepts_sent)
+    with _hold_lease(topology, store, to_rewind=ends.rewind_txid is not None) as lease:
         committed_txid, committed_attempt = (
             lease.progress.committed_txid,
             _last_committed_attempt(store, lease, journal),
@@ -182,6 +227,11 @@ def restore_store(topology: Topology, store: CoordinatorStore, tables: Sequence[
                 f"the store is at transaction {committed_txid}, no less than the tables, at {last.txid}"
             )
         attempts_to_commit = _attempts_to_commit(lease, committed_attempt, last, journal)
+        if ends.rewind_txid is not None:
+            batch = journal.attempts[last.attempt_id][1]
+            _check_rewind(ends, store, tables, journal, attempts_to_commit, batch)
+            # Nothing may start between a commit and the rewind: it would publish without the missing records.
+            store.begin_rewind(lease, min(ends.rewind_txid, committed_txid))
         # Refused starts may have drawn the ids of attempts that have written the tables.
         store.recount(lease, committed_attempt)
         for attempt in sorted(
@@ -198,38 +248,55 @@ def restore_store(topology: Topology, store: CoordinatorStore, tables: Sequence[
         for table in tables:
             _record_fences(store, replace(lease, fence_id=unused), table, journal)
         store.recount(lease, unused)
+        # First the sinks: once the last transaction is committed, the repair is not repeated.
+        for name, boundary in ends.boundaries.items():
+            store.place_sink(lease, name, boundary)
         for attempt in attempts_to_commit:
             at_ms = _time_ms_of(attempt, journal)
             batch = _batch_of(attempt, journal)
             store.record_commit(lease, attempt, batch, processed_at_ms=at_ms, started_at_ms=at_ms, at_ms=at_ms)
+            if attempt.txid == ends.rewind_txid:
+                store.begin_rewind(lease, attempt.txid)
         store.forget_before(lease, at_ms=FORGOTTEN_AT_MS + 1)
-        for name, boundary in boundaries.items():
-            store.place_sink(lease, name, boundary)
-        if last.fence_id is not None and ahead is None:
+        if last.fence_id is not None and ahead is None and ends.rewind_txid is None:
             # The rewound transactions are recorded as such, and no start waits for their batches.
             store.begin_rewind(lease, last.txid)
             store.finish_rewind(lease, last.txid)
-    return f"the store of topology {topology.id!r} says again that transaction {last.txid} is committed"
+    return ends
 
 
-def _sink_boundaries(topology: Topology, last_txid: TxId) -> dict[str, Boundary]:
-    """Return for each sink that everything up to the tables' transaction is published, whatever its target ends with.
+def _check_rewind(
+    ends: SinkEnds,
+    store: CoordinatorStore,
+    tables: Sequence[Table],
+    journal: Journal,
+    attempts_to_commit: Sequence[TransactionAttempt],
+    current: BatchMetadata,
+) -> None:
+    """Raise `StoreMismatch` if the topology can't go back as far as its sinks need. `current` is the batch of the
+    tables' transaction."""
+    txid, topology = ends.rewind_txid, ends.topology
+    assert txid is not None
+    attempt = next((attempt for attempt in attempts_to_commit if attempt.txid == txid), None)
+    attempt_id = committed_by(store, topology.id, txid) if attempt is None else attempt.attempt_id
+    if attempt_id is not None and attempt_id in journal.attempts:
+        batch = journal.attempts[attempt_id][1]
+    elif attempt is None:
+        batch = committed_batch(store, topology.id, txid)
+    else:
+        raise StoreMismatch(
+            f"{ends.missing_records}. The journal does not contain the batch of transaction {txid}, from which they "
+            "would be computed again: pass a complete one, or restore the store; nothing was changed"
+        )
+    names = stream_names(topology, store)
+    targets = {table.component: RewindTarget(txid, attempt_id, _txid_lookup(table, journal)) for table in tables}
+    ends.check_rewind(names.with_current_names(current, ends.last_txid), names.with_current_names(batch, txid), targets)
 
-    The journal has no records for sinks. Raises `StoreMismatch` if a target lacks transactions: they would be lost.
-    """
-    boundaries = dict[str, Boundary]()
-    for name, sink in topology.sinks.items():
-        sink.prepare()
-        position = sink.look(SinkOwner(topology.id, name, ""))
-        txid = NO_TRANSACTION if position is None else position.publication.attempt.txid
-        if position is None or txid < last_txid:
-            raise StoreMismatch(
-                f"sink {name!r} has published up to transaction {txid}, and the tables are at {last_txid}: only the "
-                f"lost store had its records of transactions {txid + 1} to {last_txid}, if there were any. Restore the "
-                "store from a backup; nothing was changed"
-            )
-        boundaries[name] = Boundary(last_txid, position.publication.attempt.attempt_id)
-    return boundaries
+
+def _txid_lookup(table: Table, journal: Journal) -> Callable[[AttemptId], TxId | None]:
+    """Return a function that maps a version of a table to its transaction, or to None if the journal does not say."""
+    txids = {attempt_id: txid for attempt_id, (txid, _) in journal.attempts.items()}
+    return {**txids, **dict(_fence_txids(table, journal))}.get
 
 
 def standing_of(table: Table, journal: Journal) -> Standing:
@@ -372,17 +439,22 @@ def _record_attempt(store: CoordinatorStore, lease: Lease, attempt: TransactionA
 
 def _record_fences(store: CoordinatorStore, lease: Lease, table: Table, journal: Journal) -> None:
     """Record the table's transaction at each take-over by a coordinator."""
-    txid = TxId(0) if table.examined.has_full_history else None
-    versions = table.examined.versions
-    for version in versions:
-        if version in journal.attempts:
-            txid = journal.attempts[version][0]
-        elif version in journal.fences and (txid is not None or version in journal.rewinds):
-            txid = journal.rewinds[version].txid if version in journal.rewinds else txid
-            assert txid is not None
-            fence = replace(lease, fence_id=version)
-            if version == versions[0]:
-                store.record_fence(fence, joining_of(table.component), txid)
-            store.record_fence(fence, table.component, txid)
+    for version, txid in _fence_txids(table, journal):
+        fence = replace(lease, fence_id=version)
+        if version == table.examined.versions[0]:
+            store.record_fence(fence, joining_of(table.component), txid)
+        store.record_fence(fence, table.component, txid)
     if not store.has_fence(lease.topology_id, table.component):
         store.record_fence(lease, table.component, lease.progress.committed_txid)
+
+
+def _fence_txids(table: Table, journal: Journal) -> Iterator[tuple[AttemptId, TxId]]:
+    """Yield the fences in the history of a table, each with the transaction of the table at that time."""
+    txid = TxId(0) if table.examined.has_full_history else None
+    for version in table.examined.versions:
+        if version in journal.attempts:
+            txid = journal.attempts[version][0]
+        elif version in journal.fences:
+            txid = journal.rewinds[version].txid if version in journal.rewinds else txid
+            if txid is not None:
+                yield version, txid

@@ -228,9 +228,20 @@ def committed_batch(store: CoordinatorStore, topology_id: str, txid: TxId) -> Ba
 def describe_rereading(spout: Spout, current: BatchMetadata, target: BatchMetadata) -> list[str]:
     """Describe which records will be read again, a line for each partition, and which the source has deleted.
 
+    Raises `BeyondKept` if a transactional spout would have to skip records, and the errors of `compare_with_source`.
+    """
+    lines, deleted = compare_with_source(spout, current, target)
+    if deleted and spout.replays_exactly:
+        raise BeyondKept(f"a transactional spout may not skip records, and {'; '.join(deleted)}")
+    return [*lines, *(f"{line}: the opaque spout continues with what is there" for line in deleted)]
+
+
+def compare_with_source(spout: Spout, current: BatchMetadata, target: BatchMetadata) -> tuple[list[str], list[str]]:
+    """Describe which records will be read again, and which of them the source has deleted, a line for each partition.
+
     `current` is the batch of the last committed transaction, `target` that of the transaction to go back to. Deleted
-    records are only known if the spout can be examined. Raises `BeyondKept` if a transactional spout would have to skip
-    records, `ConfigError` if it can't read its source again, `OperatingError` if the source does not respond.
+    records are only known if the spout can be examined. Raises `ConfigError` if it can't read its source again,
+    `OperatingError` if the source does not respond.
     """
     held_ranges = (
         spout.parts.examination.read_held_ranges((target.ranges or current.ranges).keys()) if current.ranges else {}
@@ -245,9 +256,7 @@ def describe_rereading(spout: Spout, current: BatchMetadata, target: BatchMetada
         if offset is not None and partition in held_ranges and (held is None or held.start > offset):
             extent = "all of it" if held is None else f"what is before offset {held.start}"
             deleted.append(f"{partition}: the source no longer holds {extent}, and offset {offset} would come next")
-    if deleted and spout.replays_exactly:
-        raise BeyondKept(f"a transactional spout may not skip records, and {'; '.join(deleted)}")
-    return [*lines, *(f"{line}: the opaque spout continues with what is there" for line in deleted)]
+    return lines, deleted
 
 
 def _read_status(topology: Topology, store: CoordinatorStore) -> TopologyStatus:

@@ -73,11 +73,12 @@ class Patient:
         """What it finds, where, and whether it can repair it."""
         return [(each.problem, each.component, each.can_repair) for each in self.examine()]
 
-    def repair(self, *, journal: bool = False) -> list[str]:
+    def repair(self, *, journal: bool = False, accepts_sent: bool = False) -> list[str]:
         """What it then does."""
         with closing(SqlCoordinatorStore(self.url)) as store:
             topology = self.topology()
-            return repair(topology, store, examine(topology, store), self.journal if journal else None)
+            path = self.journal if journal else None
+            return repair(topology, store, examine(topology, store), path, accepts_sent=accepts_sent)
 
     def delta(self, component: str) -> DeltaTable:
         """A table as anybody opens it."""

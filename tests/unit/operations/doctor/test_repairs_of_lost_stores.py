@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from tests.unit.drivers import DRAINED
 from tests.unit.operations.doctor.patients import TABLES, WORDS, Patient, move
 from tests.unit.runtime.publishing.word_sink import TARGETS, Target, WordSink
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.errors import ConfigError, StoreMismatch
+from transactional.errors import ConfigError, RewindUnfinished, StoreMismatch
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.operations.doctor.examine import Table
 from transactional.operations.doctor.repairs import Journal, restore_store
 from transactional.operations.launch.running import make_executor, run_topology
+from transactional.runtime.engine import rewinding
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
@@ -106,7 +108,7 @@ def drawn(patient: Patient) -> int:
 
 def goes_on(patient: Patient, words: list[str] | None = None) -> None:
     words = words or [*WORDS, "late"]
-    assert patient.examine() == []
+    assert all(finding.is_harmless for finding in patient.examine())
     patient.run(words)
     patient.assert_right(words)
 
@@ -180,9 +182,11 @@ def test_a_transaction_that_two_attempts_have_left_in_tables_is_not_taken_over(
         restore_store(Patient(tmp_path).topology(), MemoryCoordinatorStore(), tables, journal)
 
 
-def dying(patient: Patient, after: int) -> bool:
+WRITES = ("acquire", "recount", "record_attempt", "record_commit", "forget_before", "record_fence")
+
+
+def dying(patient: Patient, after: int, writes: Sequence[str] = WRITES) -> bool:
     """A repair that dies after so many writes to the store; whether it did."""
-    writes = ("acquire", "recount", "record_attempt", "record_commit", "forget_before", "record_fence")
     left = [after]
 
     class Died(BaseException):
@@ -203,13 +207,13 @@ def dying(patient: Patient, after: int) -> bool:
         for name in writes:
             patched.setattr(SqlCoordinatorStore, name, counted(name))
         try:
-            patient.repair(journal=True)
+            patient.repair(journal=True, accepts_sent=True)
         except Died:
             return True
     return False
 
 
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("lose", [wipe, put_back])
 @pytest.mark.parametrize("writes", range(32))
 def test_a_repair_that_dies_anywhere_is_done_again(patient: Patient, writes: int, lose: Callable[..., None]) -> None:
@@ -238,6 +242,7 @@ class Publisher(Patient):
         return builder.build()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("loses_the_store", [wipe, put_back])
 def test_what_a_sink_has_published_stays_published(tmp_path: Path, loses_the_store: Callable[[Patient], None]) -> None:
     TARGETS["words"] = target = Target()
@@ -257,13 +262,117 @@ def test_what_a_sink_has_published_stays_published(tmp_path: Path, loses_the_sto
     assert check_appended_tables(publisher.url, "words", [table]).findings == ()
 
 
-def test_records_that_only_the_lost_store_had_are_named(tmp_path: Path) -> None:
+@dataclass
+class LostOutbox:
+    """A topology whose store was lost before one of two sinks had published the last three transactions."""
+
+    publisher: Publisher
+    target: Target
+
+    @classmethod
+    def make(cls, healthy: Publisher, folder: Path, behind: str) -> LostOutbox:
+        """Copy a healthy topology, and take the target of the sink that is `behind` back to transaction 3."""
+        shutil.copytree(healthy.folder, folder)
+        publisher = Publisher(folder)
+        TARGETS["words"] = target = Target()
+        whole = TARGETS["healthy"]
+        target.published, target.position = whole.published[:], whole.position
+        if behind == "alerts":
+            target.published, target.position = whole.published[:3], TARGETS["earlier"].position
+        else:
+            shutil.rmtree(folder / "rows")
+            shutil.copytree(folder / "earlier-rows", folder / "rows")
+        wipe(publisher)
+        return cls(publisher, target)
+
+    def assert_whole(self, alerts: list[int]) -> None:
+        """Run to the end: the rows are those of each transaction once, and the target has these transactions."""
+        goes_on(self.publisher)
+        assert self.target.published == [(txid, [[*WORDS, "late"][txid - 1]]) for txid in alerts]
+        rows = self.publisher.delta("rows").to_pyarrow_table().to_pylist()
+        assert sorted((row["txid"], row["word"]) for row in rows) == list(enumerate((*WORDS, "late"), start=1))
+        table = AppendedTable("rows", str(self.publisher.folder / "rows"), "txid")
+        assert check_appended_tables(self.publisher.url, "words", [table]).findings == ()
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Publisher:
+    """A topology that has published everything, in two runs; beside it what its sinks had after the first."""
     TARGETS["words"] = target = Target()
-    publisher = Publisher(tmp_path)
+    publisher = Publisher(tmp_path_factory.mktemp("published") / "publisher")
+    publisher.folder.mkdir()
     publisher.run(WORDS[:3])
-    position = target.position
+    TARGETS["earlier"] = Target()
+    TARGETS["earlier"].position = target.position
+    shutil.copytree(publisher.folder / "rows", publisher.folder / "earlier-rows")
     publisher.run()
-    target.position = position
-    wipe(publisher)
-    with pytest.raises(StoreMismatch, match=r"'alerts' has published up to transaction 3, .* of transactions 4 to 6"):
-        publisher.repair(journal=True)
+    TARGETS["healthy"] = target
+    return publisher
+
+
+LACKS = r"sink '{}' has published up to transaction 3, .* its records of transactions 4 to 6"
+
+
+def test_records_that_only_the_lost_store_had_are_computed_again(published: Publisher, tmp_path: Path) -> None:
+    """The other sink takes its rows back, so nothing is published twice."""
+    lost = LostOutbox.make(published, tmp_path / "lost", "alerts")
+    [restored, went_back] = lost.publisher.repair(journal=True)
+    assert [restored] == SAID
+    assert went_back.startswith("topology 'words' went back to transaction 3, because sink 'alerts'")
+    wipe(lost.publisher)  # the journal has the rewind, which is not repeated
+    [restored] = lost.publisher.repair(journal=True)
+    assert restored.endswith("transaction 3 is committed")
+    lost.assert_whole([*range(1, 8)])
+
+
+def test_a_repair_that_publishes_again_is_accepted_first(published: Publisher, tmp_path: Path) -> None:
+    lost = LostOutbox.make(published, tmp_path / "lost", "rows")
+    with pytest.raises(
+        ConfigError, match=LACKS.format("rows") + ".* sink 'alerts' has published .* up to 6: .* Pass --accept-sent"
+    ):
+        lost.publisher.repair(journal=True)
+    with closing(SqlCoordinatorStore(lost.publisher.url)) as store:
+        assert store.status("words") == []
+    lost.publisher.repair(journal=True, accepts_sent=True)
+    lost.assert_whole([1, 2, 3, 4, 5, 6, 4, 5, 6, 7])
+
+
+@pytest.mark.long("test_a_repair_that_publishes_again_is_accepted_first")
+def test_a_repair_whose_tables_cannot_go_back_is_refused(published: Publisher, tmp_path: Path) -> None:
+    lost = LostOutbox.make(published, tmp_path / "lost", "alerts")
+    lost.publisher.delta("count").vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    for _ in range(2):
+        with pytest.raises(StoreMismatch, match=LACKS.format("alerts") + ".* can't go back to transaction 3"):
+            lost.publisher.repair(journal=True)
+    with closing(SqlCoordinatorStore(lost.publisher.url)) as store:
+        [status] = store.status("words")
+        assert (status.committed_txid, status.rewinding_to) == (0, None)
+
+
+@pytest.mark.long("test_a_repair_that_publishes_again_is_accepted_first")
+def test_a_target_without_a_position_is_named(published: Publisher, tmp_path: Path) -> None:
+    lost = LostOutbox.make(published, tmp_path / "lost", "alerts")
+    lost.target.position = None
+    with pytest.raises(StoreMismatch, match=r"sink 'alerts': its word sink does not say .* the tables are at 6"):
+        lost.publisher.repair(journal=True)
+
+
+@pytest.mark.sampled(40, tests=True)
+@pytest.mark.parametrize("writes", range(40))
+def test_a_repair_that_goes_back_dies_anywhere(published: Publisher, tmp_path: Path, writes: int) -> None:
+    """Nothing can start before the rewind is finished, by the repair or by the command that the refusal names."""
+    behind = ("alerts", "rows")[writes % 2]
+    lost = LostOutbox.make(published, tmp_path / "lost", behind)
+    if not dying(lost.publisher, writes, [*WRITES, "place_sink", "begin_rewind", "finish_rewind"]):
+        assert writes > 30
+        return
+    with pytest.raises((StoreMismatch, RewindUnfinished)):
+        start(lost.publisher)
+    if any(finding.can_repair for finding in lost.publisher.examine()):
+        lost.publisher.repair(journal=True, accepts_sent=True)
+    else:
+        with closing(SqlCoordinatorStore(lost.publisher.url)) as store:
+            [status] = store.status("words")
+            assert status.rewinding_to == 3
+            rewinding.rewind(lost.publisher.topology(), store, TxId(3), owner="rewinder", accepts_sent=True)
+    lost.assert_whole([*range(1, 8)] if behind == "alerts" else [1, 2, 3, 4, 5, 6, 4, 5, 6, 7])
