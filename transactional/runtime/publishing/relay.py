@@ -50,6 +50,8 @@ class Relay:
         self._confirmed_txid = lease.progress.committed_txid
         self.settled_txid = TxId(0)
         """The transaction up to which everything is published; unknown before the first step."""
+        self._published: list[OutboxRow] = []
+        """Rows that the target has, and that the store has not confirmed as settled: they are never sent again."""
         self._group_max = GROUP_MAX
         self._must_reopen = self._was_slow = False
         self._reopened_at_ms: list[int] = []
@@ -70,6 +72,8 @@ class Relay:
         """
         if self._must_reopen:
             self._open_again()
+        if self._published:
+            return self._settle_published()
         if self.has_settled_all:
             return False
         confirmed = self._confirmed_txid
@@ -81,9 +85,16 @@ class Relay:
         if len(group) < len(rows):
             self._group_max = len(group)
         self._publish(group)
-        self._store.settle_sink(self.lease, self.sink_id, group[-1].publication)
-        self.settled_txid = group[-1].publication.attempt.txid
-        self._files.delete(group)
+        self._published = group
+        return self._settle_published()
+
+    def _settle_published(self) -> bool:
+        """Settle what is published. The next step repeats it if the store does not respond."""
+        newest = self._published[-1].publication
+        self._store.settle_sink(self.lease, self.sink_id, newest)
+        self.settled_txid = newest.attempt.txid
+        self._files.delete(self._published)
+        self._published = []
         return True
 
     def _publish(self, rows: list[OutboxRow]) -> None:

@@ -26,6 +26,7 @@ from transactional.errors import (
     RecordRefused,
     SinkUnavailable,
     StoreMismatch,
+    StoreUnavailable,
 )
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.schema import Schema
@@ -103,6 +104,29 @@ def test_an_outage_is_waited_for(target: Target, monkeypatch: pytest.MonkeyPatch
     target.errors = [SinkUnavailable("away"), SinkUnavailable("fenced", is_fenced=True), SinkUnavailable("away")]
     run(build(), MemoryCoordinatorStore())
     assert (sorted(target.published), target.errors) == (PUBLISHED, [])
+
+
+def test_what_is_published_is_not_sent_again_while_the_store_does_not_respond(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that is missing may be one that was lost, or a store without room."""
+    monkeypatch.setattr(relays, "RETRY_S", 0.01)
+    store, settled = MemoryCoordinatorStore(), list[int]()
+    settle_sink = store.settle_sink
+
+    def settle_unheard(lease: Lease, sink: str, published: Publication) -> None:
+        settled.append(published.attempt.txid)
+        if len(settled) % 3 == 2:
+            settle_sink(lease, sink, published)
+        if len(settled) % 3:
+            raise StoreUnavailable("the disk is full")
+        settle_sink(lease, sink, published)
+
+    monkeypatch.setattr(store, "settle_sink", settle_unheard)
+    run(build(), store)
+    assert sorted(target.published) == PUBLISHED
+    assert len(settled) == 3 * len(set(settled))
+    assert store.sinks("words")["alerts"].waiting == 0
 
 
 def test_an_outage_ends_the_run_after_its_time(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
