@@ -6,8 +6,13 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.integration.faults.full_outbox import WORDS
+from tests.integration.kafka_topics import new_topic
 from tests.integration.programs import Program
 from tests.integration.signals import Gate
+from tests.integration.sinks.publications import visible_records
 
 
 def test_a_run_waits_until_there_is_room_on_the_disk(tmp_path: Path, gate: Gate) -> None:
@@ -30,3 +35,27 @@ def test_tables_on_a_disk_that_is_full_forbidden_or_read_only_are_exact(tmp_path
         assert program.wait() == 0, program.text
         assert len(set(re.findall(r"full but for \d pages|not to be written", program.text))) >= 5, program.text
         assert {*re.findall(r"(\w+) read-only: ", program.text)} == {"tables", "merge", "log"}, program.text
+
+
+@pytest.mark.kafka
+@pytest.mark.long("a program over a broker; unit tests refuse each write of a payload file")
+@pytest.mark.parametrize(
+    ("pages", "line"),
+    [
+        (0, r"the run has ended \(failed\) with TX\d+: the coordinator's store .*database or disk is full"),
+        (60, r"attempt \d:\d+ failed in committing: TX300 the outbox can't write a file .*No space left on device"),
+    ],
+)
+def test_a_full_disk_under_store_and_outbox_loses_no_record(
+    bootstrap: str, tmp_path: Path, gate: Gate, pages: int, line: str
+) -> None:
+    """Without a page the store has no room, and ends the run; with 60 only the files of payloads have none."""
+    topic = new_topic(bootstrap)
+    command = ["unshare", "--map-root-user", "--mount", sys.executable, "-m", "tests.integration.faults.full_outbox"]
+    with Program([*command, bootstrap, topic, str(pages)], tmp_path) as program:
+        try:
+            program.await_line(line)
+        finally:
+            gate.open()
+        assert program.wait() == 0, program.text
+    assert [seen.value["word"] for seen in visible_records(bootstrap, topic, 1)] == WORDS
