@@ -389,7 +389,10 @@ def test_records_that_the_topic_would_refuse_are_dead_letters(bootstrap: str, tm
 def test_records_that_the_topic_refuses_after_the_decision_are_set_aside(
     bootstrap: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit of the topic is lowered once the record is committed. Later the topology is taken back."""
+    """The limit of the topic is lowered once the record is committed. Later the topology is taken back.
+
+    The next such record is published once the limit is raised again.
+    """
     original = KafkaPublisher.publish
 
     def publish_with_less_room(self: KafkaPublisher, group: Sequence[PublishedRecords]) -> None:
@@ -397,11 +400,15 @@ def test_records_that_the_topic_refuses_after_the_decision_are_set_aside(
         original(self, group)
 
     words = [[("cat",), ("dog" * 1_000,), ("owl",)]]
-    with monkeypatch.context() as lowered:
-        lowered.setattr(KafkaPublisher, "publish", publish_with_less_room)
-        with pytest.raises(RecordRefused):
-            run_words(bootstrap, topic, tmp_path, words)
-    limit_records(bootstrap, topic, 1_000_000)
+
+    def refuse_words(words: list[list[tuple[str]]]) -> None:
+        with monkeypatch.context() as lowered:
+            lowered.setattr(KafkaPublisher, "publish", publish_with_less_room)
+            with pytest.raises(RecordRefused, match=r"sink 'alerts' can't publish .* is refused"):
+                run_words(bootstrap, topic, tmp_path, words)
+        limit_records(bootstrap, topic, 1_000_000)
+
+    refuse_words(words)
     store_url = f"sqlite:///{tmp_path}/store.db"
     built = build_words(bootstrap, topic, tmp_path, words)
     with closing(SqlCoordinatorStore(store_url)) as store:
@@ -415,6 +422,9 @@ def test_records_that_the_topic_refuses_after_the_decision_are_set_aside(
     assert f"alerts: 1 records of transactions 2 to 2 are in topic '{topic}'" in "\n".join(plan.sinks)
     run_words(bootstrap, topic, tmp_path, words)
     assert published_words(bootstrap, topic) == [("cat", "CAT"), ("owl", "OWL"), ("owl", "OWL")]
+    refuse_words(more := [[*words[0], ("emu" * 1_000,)]])
+    run_words(bootstrap, topic, tmp_path, more)
+    assert published_words(bootstrap, topic)[3:] == [("emu" * 1_000, "EMU" * 1_000)]
 
 
 def limit_records(bootstrap: str, topic: str, size_bytes: int) -> None:
