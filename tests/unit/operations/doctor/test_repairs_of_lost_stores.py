@@ -18,13 +18,16 @@ from state.delta.state import DeltaMapState
 from state.examined import ExaminedTable
 from tests.unit.drivers import DRAINED
 from tests.unit.operations.doctor.patients import TABLES, WORDS, Patient, move
-from tests.unit.runtime.publishing.word_sink import TARGETS, Target, WordSink
+from tests.unit.runtime.publishing.word_sink import TARGETS, Target, WordSink, build
+from transactional.core.ports import SinkPosition
+from transactional.core.store.outbox import Publication
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, RewindUnfinished, StoreMismatch
-from transactional.model.attempt import AttemptId, TxId
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.operations.doctor.examine import Table
 from transactional.operations.doctor.repairs import Journal, restore_store
+from transactional.operations.doctor.sink_ends import SinkEnds
 from transactional.operations.launch.running import make_executor, run_topology
 from transactional.runtime.engine import rewinding
 from transactional.runtime.engine.driver import TopologyDriver
@@ -355,6 +358,14 @@ def test_a_target_without_a_position_is_named(published: Publisher, tmp_path: Pa
     lost.target.position = None
     with pytest.raises(StoreMismatch, match=r"sink 'alerts': its word sink does not say .* the tables are at 6"):
         lost.publisher.repair(journal=True)
+
+
+@pytest.mark.parametrize(("fence_id", "txid"), [(9, 3), (6, None)])
+def test_a_position_from_before_a_rewind_counts_up_to_its_target(fence_id: int, txid: int | None) -> None:
+    TARGETS["words"] = target = Target()
+    target.position = SinkPosition("store", Publication("run#1", TransactionAttempt(TxId(6), AttemptId(7))))
+    ends = SinkEnds.read(build("words"), TxId(5), {AttemptId(fence_id): TxId(3)})
+    assert ends.rewind_txid == txid
 
 
 @pytest.mark.sampled(40, tests=True)
