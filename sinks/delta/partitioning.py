@@ -14,12 +14,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.model.errors import ConfigError
+from transactional.model.errors import ConfigError, SchemaMismatch
 from transactional.model.schema import Schema
 
 _EXPRESSION: Final = re.compile(r"(\w+)\((.+)\)")
 _UNITS: Final = {"year": pa.int32(), "month": pa.date32(), "day": pa.date32(), "hour": pa.int32()}
 _TYPES: Final = ("string", "byte", "short", "int", "long", "boolean", "date")
+_DAYS: Final = (-719_162, 2_932_896)
+"""The first day of the year 1 and the last one of 9999, from 1970 on. No engine reads a partition of another date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,24 @@ class PartitionColumn:
     def derived_field(self) -> pa.Field | None:
         """The column that the expression adds to the table, or None for a field of the stream."""
         return pa.field(self.name, _UNITS[self.unit]) if self.unit else None
+
+    def check_dates(self, rows: pa.Table) -> None:
+        """Raise `SchemaMismatch` for a row whose partition would be outside the years 1 to 9999."""
+        column = rows[self.field]
+        if pa.types.is_date(column.type):
+            numbers, unit, per_day = column.cast(pa.int32()), "days", 1
+        elif pa.types.is_timestamp(column.type):
+            numbers, unit, per_day = column.cast(pa.int64()), "microseconds", 86_400_000_000
+        else:
+            return
+        first, last = _DAYS[0] * per_day, (_DAYS[1] + 1) * per_day - 1
+        is_outside = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
+        if pc.any(is_outside).as_py():
+            row = pc.index(is_outside, value=True).as_py()
+            raise SchemaMismatch(
+                f"field {self.field!r} is {numbers[row]} {unit} since 1970 in row {row}, and "
+                f"partition_by={str(self)!r} takes the years 1 to 9999"
+            )
 
     def values(self, rows: pa.Table) -> pa.ChunkedArray:
         """Return the value of each row."""

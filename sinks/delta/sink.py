@@ -94,7 +94,10 @@ class DeltaSink(Sink):
 
     def encode(self, batch: pa.RecordBatch) -> pa.Table:
         schema = arrow_schema(self._declared.fields)
-        return pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+        rows = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+        for partition in self.partitions:
+            partition.check_dates(rows)
+        return rows
 
     def stage(self, attempt: TransactionAttempt, records: pa.Table) -> pa.Table:
         rows = records.append_column(self.txid, pa.repeat(pa.scalar(int(attempt.txid), pa.int64()), len(records)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -18,7 +18,6 @@ from deltalake import DeltaTable
 from sinks import DeltaSink
 from sinks.delta import append_log, publisher, upkeep
 from sinks.delta.append_log import AppendLog, VersionTaken
-from sinks.delta.partitioning import PartitionColumn, split_rows
 from sinks.delta.publisher import DeltaPublisher
 from sinks.delta.run_files import RUNS_FOLDER, attempt_of
 from sinks.delta.sweeping import paths_removed_since, sweep
@@ -95,28 +94,6 @@ def test_partitions_are_fields_and_parts_of_times(tmp_path: Path) -> None:
         ((n, country, time.date(), n // 4 + 1) for _, country, time, n in rows(20)[0]), key=repr
     )
     assert (table.protocol().min_reader_version, table.protocol().min_writer_version) == (1, 2)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("year(at)", [2026, None]),
-        ("month(at)", [date(2026, 11, 1), None]),
-        ("day(at)", [date(2026, 11, 28), None]),
-        ("hour(at)", [23, None]),
-    ],
-)
-def test_parts_of_times_are_those_of_utc(text: str, expected: list[object]) -> None:
-    times = pa.table({"at": pa.array([datetime(2026, 11, 28, 23, 59, tzinfo=UTC), None], pa.timestamp("us", "UTC"))})
-    assert PartitionColumn.parse(text).values(times).to_pylist() == expected
-
-
-def test_rows_keep_their_order_within_a_partition() -> None:
-    columns = [PartitionColumn.parse(name) for name in ("one", "other")]
-    table = pa.table({"one": ["a", "b", "a", None, "a", ""], "other": [1, 1, 2, 1, 1, 1], "n": range(6)})
-    parts = {tuple(values.values()): part["n"].to_pylist() for values, part in split_rows(table, columns)}
-    assert parts.pop((None, "1")) in ([3], [5])
-    assert parts == {("a", "1"): [0, 4], ("b", "1"): [1], ("a", "2"): [2]}
 
 
 @TOPOLOGY
