@@ -31,7 +31,7 @@ def append_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
     """A line for each row over its rounds."""
     for key in dict.fromkeys(tuple(row[name] for name in _KEY) for row in rows):
         rounds = _rounds(rows, *key)
-        figures = (text.format(_spread(rounds, name)) for name, text in _NAMES.items() if name in rounds[0])
+        figures = (text.format(format_spread(rounds, name)) for name, text in _NAMES.items() if name in rounds[0])
         yield *key, ", ".join(figures)
 
 
@@ -54,7 +54,8 @@ def _rounds(rows: Sequence[Mapping[str, Any]], *key: object) -> list[Mapping[str
     return [row for row in rows if tuple(row[name] for name in _KEY) == key]
 
 
-def _spread(rounds: Sequence[Mapping[str, Any]], name: str) -> str:
+def format_spread(rounds: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Return the lowest, the median and the highest figure of some rounds."""
     spread = Spread.of([row[name] for row in rounds])
     return " … ".join(f"{figure:,.0f}" if figure >= 100 else f"{figure:.1f}" for figure in asdict(spread).values())
 

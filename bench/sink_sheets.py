@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from bench.append_sheets import format_spread
 from bench.figures import Spread
 from bench.targets import Target
 
@@ -27,7 +28,7 @@ def sink_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
     """A line for each row over its rounds."""
     for what, records, system in dict.fromkeys(tuple(row[name] for name in _KEY) for row in rows):
         rounds = _rounds(rows, what, records, system)
-        figures = (text.format(_spread(rounds, name)) for name, text in _NAMES.items() if name in rounds[0])
+        figures = (text.format(format_spread(rounds, name)) for name, text in _NAMES.items() if name in rounds[0])
         yield what, f"{records:,}", system, ", ".join(figures)
 
 
@@ -45,11 +46,6 @@ def sink_targets(rows: Sequence[Mapping[str, Any]]) -> Iterator[Target]:
 
 def _rounds(rows: Sequence[Mapping[str, Any]], *key: object) -> list[Mapping[str, Any]]:
     return [row for row in rows if tuple(row[name] for name in _KEY) == key]
-
-
-def _spread(rounds: Sequence[Mapping[str, Any]], name: str) -> str:
-    spread = Spread.of([row[name] for row in rounds])
-    return " … ".join(f"{figure:,.0f}" if figure >= 100 else f"{figure:.1f}" for figure in asdict(spread).values())
 
 
 def _figure(rows: Sequence[Mapping[str, Any]], what: str, records: int, name: str) -> Any:

@@ -66,10 +66,10 @@ class StateUpdate(PersistentAggregate):
         """The same update per value of these fields, which are the key of a state that was given none: all tuples are
         one row without fields. Raises `ConfigError` where the state has another key.
         """
-        known = self._declared.known_key_names
-        if known is not None and known != fields:
+        key_names = self._declared.known_key_names
+        if key_names is not None and key_names != fields:
             raise ConfigError(
-                f"state {self._declared.table} has the key ({', '.join(known)}), and its update groups by "
+                f"state {self._declared.table} has the key ({', '.join(key_names)}), and its update groups by "
                 f"({', '.join(fields)}): make them agree, or leave out the state's key"
             )
         return StateUpdate(self._state, self._columns.requested, fields)

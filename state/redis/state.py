@@ -136,8 +136,10 @@ class RedisMapState(TableState[RowTable], Durability, Rewind, TableExamination):
         """What going back would undo (see the port): one transaction, the newest, at most."""
         rows = self._stored_rows(owner_of(topology_id, component_id))
         found = rows.check()
-        at = RowTable(rows, self.declared).transaction_to_undo(None if found is None else found.version, target)
-        return describe_rewind(self.declared.table, at)
+        transaction = RowTable(rows, self.declared).transaction_to_undo(
+            None if found is None else found.version, target
+        )
+        return describe_rewind(self.declared.table, transaction)
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one script (see the port)."""
