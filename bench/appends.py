@@ -1,9 +1,10 @@
 """`python -m bench appends`: rows of 1 KB appended from Kafka to a Delta table, ours beside Structured Streaming.
 
 Three rounds in turns on one broker; both append each row once. *backlog* appends what waits in a topic. *latency* sends
-rows at half the speed of that backlog, and notes when the Delta version with them is there. *added* is the time of the
-same transactions without a sink and with one. *growth* appends small transactions to one table, up to 10,000 versions
-with 10,000,000 rows or until its time is over, and compares the first with the last. Each row is kept at once.
+rows at half the speed of that backlog, and notes when the Delta version with them is there; *quarter* sends a quarter.
+*added* is the time of the same transactions without a sink and with one. *growth* appends small transactions to one
+table, up to 10,000 versions with 10,000,000 rows or until its time is over, and compares the first with the last. Each
+row is kept at once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -30,7 +31,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-from bench import page
+from bench import machine, page
 from bench.append_programs import AVRO, JSON, ROW_BYTES, send
 from bench.append_sheets import COLUMNS, append_rows
 from bench.figures import percentile
@@ -48,7 +49,9 @@ from transactional import TransactionalTopologyBuilder, run_topology
 from transactional.runtime.spark.session import DELTA_JARS
 
 SYSTEMS, FORMS = (OURS, SPARK), (JSON, AVRO)
-PARTS = ("backlog", "latency", "added", "growth")
+LOADS = {"latency": 1 / 2, "quarter": 1 / 4}
+"""The rates at which rows are sent, as shares of the backlog's speed."""
+PARTS = ("backlog", *LOADS, "added", "growth")
 PROBE = 0
 """The number of the rows that are sent until the first one is in the table."""
 _PROBE_S, _START_S, _SILENT_S, _POLL_S = 0.25, 120.0, 60.0, 0.005
@@ -177,7 +180,8 @@ def append_backlog(system: str, bootstrap: str, topic: str, form: str, scale: Sc
 
 
 def append_at_rate(system: str, rate: int, bootstrap: str, form: str, scale: Scale, log: Path) -> dict[str, float]:
-    """Send rows at a rate. Return how long they took until the version with them was there."""
+    """Send rows at a rate. Return how long they took until the version with them was there, and the cores that were
+    busy meanwhile with sending, with the broker and with appending."""
     count = int(rate * (scale.warm_seconds + scale.seconds))
     with (
         new_topic(bootstrap) as topic,
@@ -193,11 +197,13 @@ def append_at_rate(system: str, rate: int, bootstrap: str, form: str, scale: Sca
             return reader.rows > 0
 
         reader.wait(probe, process)
+        before = machine.cpu_time()
         arguments = [bootstrap, topic, form, "1", str(count + 1), str(rate)]
         sender = start_watched([sys.executable, "-m", "bench.append_programs", "send", *arguments], log)
         try:
             reader.wait(lambda: reader.rows >= count + probes, process)
             reader.poll()
+            after = machine.cpu_time()
             rows = reader.read(count)
         finally:
             end_watched(sender)
@@ -205,7 +211,8 @@ def append_at_rate(system: str, rate: int, bootstrap: str, form: str, scale: Sca
     rows = rows.filter(pc.greater_equal(rows["sent_us"], warm_us))
     times_ms = pc.divide(pc.subtract(rows["visible_us"], rows["sent_us"]).cast(pa.float64()), 1e3)
     p50_ms, p99_ms = pc.quantile(times_ms, [0.5, 0.99], interpolation="nearest").to_pylist()
-    return {"rate_mb_per_s": rate * ROW_BYTES / 1e6, "p50_ms": p50_ms, "p99_ms": p99_ms}
+    used = {"busy_cores": after.own_cores_since(before)} if before and after else {}
+    return {"rate_mb_per_s": rate * ROW_BYTES / 1e6, "p50_ms": p50_ms, "p99_ms": p99_ms, **used}
 
 
 def transaction_ms(rows: int, transactions: int, *, has_sink: bool) -> float:
@@ -293,7 +300,8 @@ class Measuring:
 
 def measure_round(run: Measuring, number: int, bootstrap: str, scale: Scale, options: argparse.Namespace) -> None:
     """Measure all parts but growth once, the systems in turns."""
-    for form in FORMS if {"backlog", "latency"} & {*options.parts} else ():
+    loads = [load for load in LOADS if load in options.parts]
+    for form in FORMS if loads or "backlog" in options.parts else ():
         speeds = dict[str, float]()
         with new_topic(bootstrap) as topic:
             send(bootstrap, topic, form, range(1, scale.backlog_rows + 1), 0)
@@ -301,9 +309,9 @@ def measure_round(run: Measuring, number: int, bootstrap: str, scale: Scale, opt
                 act = partial(append_backlog, system, bootstrap, topic, form, scale)
                 figures = run.measure("backlog", form, system, number, act)
                 speeds |= {} if figures is None else {system: figures["mb_per_s"]}
-        for system, speed in speeds.items() if "latency" in options.parts else ():
-            rate = int(speed * 1e6 / ROW_BYTES / 2)
-            run.measure("latency", form, system, number, partial(append_at_rate, system, rate, bootstrap, form, scale))
+        for load, (system, speed) in product(loads, speeds.items()):
+            rate = int(speed * 1e6 / ROW_BYTES * LOADS[load])
+            run.measure(load, form, system, number, partial(append_at_rate, system, rate, bootstrap, form, scale))
     for rows in (100, 1_000) if "added" in options.parts and OURS in options.systems else ():
         run.measure("added", f"{rows:,} rows", OURS, number, partial(measure_added, rows, scale))
 

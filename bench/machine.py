@@ -25,6 +25,10 @@ class CpuTime:
         total = max(self.total - before.total, 1)
         return max(0.0, (self.busy - before.busy) - (self.own - before.own)) / total
 
+    def own_cores_since(self, before: CpuTime) -> float:
+        """The number of cores that this process and all below it have used on average since `before`."""
+        return (self.own - before.own) / max(self.total - before.total, 1) * (os.cpu_count() or 1)
+
 
 def cpu_time() -> CpuTime | None:
     """The processor time by now; None where the system does not report it. Ours: this process and all below it."""
