@@ -25,7 +25,13 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from state.delta.log.log import CHECKPOINT_INTERVAL, ENTRY, LOG_FOLDER, check_links, commit_path, entry_name, is_there
 from state.delta.log.torn import find_torn_files, set_aside
 from state.delta.tables.storage import can_create, create
-from state.delta.tables.table import DeltaLocation, features_of, is_known_protocol, load_table, storage_of
+from state.delta.tables.table import (
+    DeltaLocation,
+    is_writable_protocol,
+    list_protocol_features,
+    load_table,
+    open_storage,
+)
 from state.delta.write.entry import write_entry
 from transactional.core.ports import SinkOwner, SinkPosition
 from transactional.core.store.outbox import Publication
@@ -98,7 +104,7 @@ class AppendLog:
 
     def check_location(self) -> None:
         """Raise `ConfigError` for a storage in which two writers can't be kept apart."""
-        if not can_create(storage_of(self.location)):
+        if not can_create(open_storage(self.location)):
             raise ConfigError(
                 f"a DeltaSink can't write to {self.location}: two writers could overwrite each other there; use a "
                 "disk, S3, Azure or Google Cloud Storage"
@@ -110,9 +116,9 @@ class AppendLog:
             return None
         table = self._load_intact()
         protocol, metadata = table.protocol(), table.metadata()
-        features, schema_json = features_of(protocol), table.schema().to_json()
+        features, schema_json = list_protocol_features(protocol), table.schema().to_json()
         reader, writer = protocol.min_reader_version, protocol.min_writer_version
-        if not is_known_protocol(reader, writer, features) or "delta.invariants" in schema_json:
+        if not is_writable_protocol(reader, writer, features) or "delta.invariants" in schema_json:
             feature_list = f" with the features {', '.join(sorted(features))}" if features else ""
             raise TableUnfit(
                 f"Delta table {self.location} has protocol reader {reader}, writer {writer}{feature_list}; a DeltaSink "
@@ -186,7 +192,7 @@ class AppendLog:
                 sync([path.parent])
             else:
                 lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
-                create(storage_of(self.location), commit_path(version), lines.encode())
+                create(open_storage(self.location), commit_path(version), lines.encode())
         except FileExistsError:
             raise VersionTaken(str(version)) from None
         except OSError:
@@ -238,7 +244,7 @@ class AppendLog:
                 sync([*log.glob(f"{table.version():020}.checkpoint*.parquet"), *log.glob("_last_checkpoint"), log])
             table.cleanup_metadata()
         except (DeltaError, OSError) as error:
-            reason = self.location.reason(error)
+            reason = self.location.describe_error(error)
             _log.warning("Delta table %s has got no checkpoint, and grows slower to read: %s", self.location, reason)
 
 
@@ -262,4 +268,4 @@ def check_owner(snapshot: TableSnapshot, owner: SinkOwner, location: DeltaLocati
 
 def unavailable(location: DeltaLocation, problem: str, error: Exception) -> SinkUnavailable:
     """The error for a storage that did not do what it should."""
-    return SinkUnavailable(f"Delta table {location}: {problem}: {location.reason(error)}")
+    return SinkUnavailable(f"Delta table {location}: {problem}: {location.describe_error(error)}")

@@ -25,7 +25,7 @@ from sinks.delta.run_files import RunFiles, attempt_of
 from state.delta.log.entries import entries_between
 from state.delta.tables.data_files import footer_statistics, table_writer, with_all
 from state.delta.tables.storage import delete, open_parquet
-from state.delta.tables.table import DeltaLocation, storage_of
+from state.delta.tables.table import DeltaLocation, open_storage
 from transactional.model.attempt import AttemptId, TxId
 
 FILES_MIN: Final = 8
@@ -163,7 +163,7 @@ class FileMerger:
         None if the path of a file is not plain, so that the file can't be replaced. Raises `OSError`, `ArrowException`.
         """
         schema, merge = _file_schema(table), Merge(table.version(), [], [])
-        storage = storage_of(self._files.location)
+        storage = open_storage(self._files.location)
         files = read_files(table)
         if not all(file.is_plain for file in files):
             return None
@@ -179,7 +179,7 @@ class FileMerger:
 
     def discard(self, merge: Merge) -> None:
         """Delete the new files of a merge that has not become part of the table. Raises `OSError`."""
-        delete(storage_of(self._files.location), [file.path for file in merge.new])
+        delete(open_storage(self._files.location), [file.path for file in merge.new])
 
     def _merge(self, group: Sequence[TableFile], schema: pa.Schema, condition: pc.Expression | None = None) -> NewFile:
         """Write the rows of files, which meet a condition if there is one, to a new file."""
@@ -199,7 +199,7 @@ class FileMerger:
 
     def _row_groups(self, group: Sequence[TableFile], schema: pa.Schema) -> Iterator[pa.Table]:
         """Yield the rows of files, in their order, with NULL in columns that a file lacks."""
-        storage = storage_of(self._files.location)
+        storage = open_storage(self._files.location)
         waiting, rows, size_bytes = list[pa.Table](), 0, 0
         for file in group:
             with open_parquet(storage, file.path, file.size_bytes) as source:

@@ -9,7 +9,7 @@ from sinks.delta.append_log import AppendLog, unavailable
 from sinks.delta.sweeping import find_due_files, list_files
 from state.delta.log.entries import describe_commit, entries_between, is_foreign
 from state.delta.log.log import ENTRY, LOG_FOLDER
-from state.delta.tables.table import storage_of
+from state.delta.tables.table import open_storage
 from transactional.model.attempt import AttemptId
 from transactional.model.names import SINK_FENCE
 
@@ -22,7 +22,7 @@ def read_risks(log: AppendLog) -> Iterator[str]:
     if (snapshot := log.read()) is None:
         return
     try:
-        names = [file.base_name for file in list_files(storage_of(log.location), LOG_FOLDER)]
+        names = [file.base_name for file in list_files(open_storage(log.location), LOG_FOLDER)]
         oldest_version = min((int(match[1]) for match in map(ENTRY.fullmatch, names) if match), default=0)
         due_files = find_due_files(log, AttemptId(snapshot.attempt_id or 0))
     except OSError as error:

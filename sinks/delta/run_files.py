@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from sinks.delta.partitioning import Values
 from state.delta.tables.data_files import statistics, table_writer
-from state.delta.tables.table import DeltaLocation, storage_of
+from state.delta.tables.table import DeltaLocation, open_storage
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import OperatingError
 from transactional.model.plumbing.syncing import sync
@@ -76,7 +76,7 @@ class RunFiles:
             except (OSError, pa.ArrowException) as error:
                 raise OperatingError(
                     f"rows of a sink can't be written to {self.location}/{path} on {socket.gethostname()}: "
-                    f"{self.location.reason(error)}"
+                    f"{self.location.describe_error(error)}"
                 ) from None
             part = rows.slice(start, end - start)
             yield {
@@ -95,7 +95,7 @@ class RunFiles:
         Raises `OSError`, `ArrowException`.
         """
         if (folder := self._folder) is None:
-            with storage_of(self.location).open_output_stream(path) as file:
+            with open_storage(self.location).open_output_stream(path) as file:
                 outcome = write(file)
                 return file.tell(), outcome
         place = folder / path
@@ -127,16 +127,18 @@ class RunFiles:
         """Return the time at which a file was written, by the storage's own clock."""
         if (folder := self._folder) is not None:
             return (folder / path).stat().st_mtime_ns // 1_000_000
-        [file_info] = storage_of(self.location).get_file_info([path])
+        [file_info] = open_storage(self.location).get_file_info([path])
         return int(file_info.mtime_ns) // 1_000_000
 
     def find_missing(self, files: pa.Table) -> str:
         """Return what is wrong with the first file that is not there as it was written; an empty text if all are."""
         paths, sizes = files["path"].to_pylist(), files["size_bytes"].to_pylist()
         try:
-            infos = storage_of(self.location).get_file_info(paths)
+            infos = open_storage(self.location).get_file_info(paths)
         except OSError as error:
-            raise OperatingError(f"files of {self.location} can't be read: {self.location.reason(error)}") from None
+            raise OperatingError(
+                f"files of {self.location} can't be read: {self.location.describe_error(error)}"
+            ) from None
         for path, size_bytes, file_info in zip(paths, sizes, infos, strict=True):
             if not file_info.is_file:
                 return f"{path} is not there"

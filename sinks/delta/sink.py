@@ -57,7 +57,7 @@ class DeltaSink(Sink):
             raise ConfigError(f"DeltaSink: target_file_bytes is {target_file_bytes}; it is 1 or more")
         if not txid:
             raise ConfigError("DeltaSink: txid is the name of a column, and is empty")
-        self.location = DeltaLocation.of(uri, storage_options)
+        self.location = DeltaLocation.parse(uri, storage_options)
         self.partitions = tuple(map(PartitionColumn.parse, partition_by))
         self.txid = txid
         self._columns: SinkColumns | None = None

@@ -22,7 +22,7 @@ from sinks.delta.run_files import RUNS_FOLDER, attempt_of
 from state.delta.log.files import retention_s
 from state.delta.log.log import ENTRY, LOG_FOLDER, WHOLE_CHECKPOINT, commit_path
 from state.delta.tables.storage import delete
-from state.delta.tables.table import storage_of
+from state.delta.tables.table import open_storage
 from transactional.model.attempt import AttemptId
 
 
@@ -32,13 +32,13 @@ def sweep(log: AppendLog, first_unsettled: AttemptId) -> list[str]:
     Raises `OSError`, `OperatingError`.
     """
     due = find_due_files(log, first_unsettled)
-    delete(storage_of(log.location), due)
+    delete(open_storage(log.location), due)
     return due
 
 
 def find_due_files(log: AppendLog, first_unsettled: AttemptId) -> list[str]:
     """Return the paths of the files that `sweep` deletes. Raises `OSError`, `OperatingError`."""
-    storage = storage_of(log.location)
+    storage = open_storage(log.location)
     # Listed first: a file that is published later is live in the version that is loaded after it.
     own_files = _list_own_files(storage, first_unsettled)
     table = log.load()

@@ -58,7 +58,7 @@ class SinkUpkeep:
                 self._log.make_checkpoint()
             sweep(self._log, first_unsettled)
         except (DeltaError, OSError, pa.ArrowException, OperatingError, StoreMismatch) as error:
-            _log.warning("Delta table %s can't be maintained: %s", location, location.reason(error))
+            _log.warning("Delta table %s can't be maintained: %s", location, location.describe_error(error))
 
     def _compact(self, first_unsettled: AttemptId) -> None:
         for merge in self._merger.merges(self._log.load(), first_unsettled):

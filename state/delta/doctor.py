@@ -26,7 +26,13 @@ from state.delta.log.entries import (
 from state.delta.log.live_files import damaged_files, wrong_files
 from state.delta.log.log import CHECKPOINT, ENTRY, LOG_FOLDER, UNREADABLE, entry_name, is_there
 from state.delta.log.torn import TornFile, describe_without, find_torn_files, set_aside
-from state.delta.tables.table import DeltaLocation, check_expiry, check_version, is_known_protocol, storage_of
+from state.delta.tables.table import (
+    DeltaLocation,
+    check_expiry,
+    check_layout_version,
+    is_writable_protocol,
+    open_storage,
+)
 from state.delta.write.entry import write_entry
 from transactional.core.ports.examining import Diagnosis, Problem, in_words
 from transactional.model.attempt import AttemptId
@@ -51,7 +57,7 @@ class Shape:
     @property
     def is_known(self) -> bool:
         """True if both Spark and delta-rs can read and write the table."""
-        return is_known_protocol(self.reader_version, self.writer_version, self.features)
+        return is_writable_protocol(self.reader_version, self.writer_version, self.features)
 
 
 class ExaminedDelta:
@@ -136,7 +142,7 @@ class ExaminedDelta:
         try:
             if self._table is not None:
                 properties = self._table.metadata().configuration
-                check_version(properties, str(self.location))
+                check_layout_version(properties, str(self.location))
                 check_expiry(self._expires, properties, str(self.location))
         except SchemaMismatch as refusal:
             yield self._diagnosis(Problem.TABLE_FOREIGN, str(refusal), "as it says")
@@ -238,7 +244,7 @@ class ExaminedDelta:
 
     def _read(self) -> None:
         """Read the entries of the log that exist. Raises `_Broken`."""
-        file_infos = storage_of(self.location).get_file_info(pafs.FileSelector(LOG_FOLDER))
+        file_infos = open_storage(self.location).get_file_info(pafs.FileSelector(LOG_FOLDER))
         files, names = log_files(self.location), [info.base_name for info in file_infos if info.is_file]
         versions = sorted((int(match[1]) for match in map(ENTRY.fullmatch, names) if match), reverse=True)
         checkpoints = {int(match[1]) for match in map(CHECKPOINT.fullmatch, names) if match}
@@ -254,7 +260,7 @@ class ExaminedDelta:
         try:
             self._table = DeltaTable(self.location.uri, storage_options=dict(self.location.storage_options))
         except DeltaError as error:
-            raise _Broken(self.location.reason(error)) from None
+            raise _Broken(self.location.describe_error(error)) from None
         protocol = self._table.protocol()
         self._shape = Shape(
             protocol.min_reader_version,
@@ -267,7 +273,7 @@ class ExaminedDelta:
         try:
             yield
         except (OSError, DeltaError) as error:
-            reason = self.location.reason(error)
+            reason = self.location.describe_error(error)
             raise OperatingError(f"Delta table {self.location} can't be examined: {reason}") from None
 
     # --- repairs ------------------------------------------------------------------------------------------------
@@ -332,7 +338,8 @@ def put_back(location: DeltaLocation, owner: str, diagnosis: Diagnosis) -> str:
         raise moved from None
     except (DeltaError, OSError) as error:
         raise OperatingError(
-            f"{diagnosis.where} can't be restored to Delta version {diagnosis.target}: {location.reason(error)}. If "
+            f"{diagnosis.where} can't be restored to Delta version {diagnosis.target}: "
+            f"{location.describe_error(error)}. If "
             "its files are already deleted, restore the table and the store from one backup"
         ) from None
     return f"{diagnosis.where}: its rows are again those of Delta version {diagnosis.target}"

@@ -25,11 +25,11 @@ from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import (
     DEFAULT_PROPERTIES,
     DeltaLocation,
-    check_version,
-    features_used,
+    check_layout_version,
     load_table,
-    properties_of,
-    unreadable,
+    new_table_properties,
+    parse_features,
+    unreadable_table_error,
 )
 from state.delta.write.creating import create_table
 from state.delta.write.loaded_table import LoadedTable
@@ -111,13 +111,13 @@ def look_up(request: TableRequest) -> DeltaLocation:
 
     columns, partition_by = shape_of(request)
     properties = with_owner({**DEFAULT_PROPERTIES, **request.properties}, request.owner, request.store_id)
-    return resolve(request.location, columns, properties_of(columns, properties), partition_by)
+    return resolve(request.location, columns, new_table_properties(columns, properties), partition_by)
 
 
 def create(request: TableRequest) -> None:
     """Create the table; of two creators at once, both have the same one. Raises `SchemaMismatch`."""
     columns, partition_by = shape_of(request)
-    properties = properties_of(request.columns, with_owner(request.properties, request.owner, request.store_id))
+    properties = new_table_properties(request.columns, with_owner(request.properties, request.owner, request.store_id))
     create_table(request.location, columns, properties, partition_by=[partition_by] if partition_by else [])
 
 
@@ -160,7 +160,7 @@ def open_to_read(location: DeltaLocation, owner: str, columns: StateColumns) -> 
     snapshot = load_table(location)
     metadata = snapshot.metadata()
     properties = metadata.configuration
-    check_version(properties, str(location))
+    check_layout_version(properties, str(location))
     expires = properties.get(EXPIRES_PROPERTY)
     columns = replace(columns, deletes=_deletes(properties), expires=None if expires is None else str(expires))
     owner = owner or str(properties.get(OWNER_PROPERTY, ""))
@@ -198,7 +198,7 @@ def _set_torn_aside(location: DeltaLocation, owner: str, check: Callable[[TornFi
             check(describe_without(torn, Path(location.uri), owner))
         set_aside(torn)
     except (OSError, DeltaError) as error:
-        raise OperatingError(f"Delta table {location} can't be opened: {location.reason(error)}") from error
+        raise OperatingError(f"Delta table {location} can't be opened: {location.describe_error(error)}") from error
     for each in torn:
         _log.warning("Delta table %s: set aside %s, which a power cut has torn: %s", location, each.path, each.reason)
 
@@ -226,7 +226,7 @@ def columns_of(location: DeltaLocation, key: Sequence[str], names: Mapping[str, 
 
 def _deletes(properties: Mapping[str, object]) -> bool:
     """Whether keys of a table may be deleted."""
-    return DELETES_FEATURE in features_used({name: str(value) for name, value in properties.items()})
+    return DELETES_FEATURE in parse_features({name: str(value) for name, value in properties.items()})
 
 
 def is_log(location: DeltaLocation, columns: StateColumns) -> bool | None:
@@ -268,5 +268,5 @@ def _newest_txid(table: LoadedTable) -> int:
     try:
         rows = table.query(query).read_all()
     except (DeltaError, OSError, pa.ArrowException) as error:
-        raise unreadable(table.location, error) from None
+        raise unreadable_table_error(table.location, error) from None
     return rows.column(0)[0].as_py() or 0

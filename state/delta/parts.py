@@ -15,7 +15,7 @@ from state.delta.opening import is_log, mend_torn_log
 from state.delta.segments.log_layout import LogLayout
 from state.delta.tables.scratch import SCRATCH_BYTES, FileScratch
 from state.delta.tables.staging import FileStager, is_plain
-from state.delta.tables.table import DeltaLocation, unreadable
+from state.delta.tables.table import DeltaLocation, unreadable_table_error
 from state.delta.task_state import DeltaTaskState
 from state.table_state import TableState
 from transactional.core.ports import TornFiles
@@ -72,7 +72,7 @@ class DeltaDurability(Durability):
         try:
             check_live_files(self.state.resolved, table.loaded.engine)
         except (DeltaError, OSError) as error:
-            raise unreadable(self.state.resolved, error) from None
+            raise unreadable_table_error(self.state.resolved, error) from None
 
 
 @dataclass(frozen=True, slots=True)

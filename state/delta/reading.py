@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 from state.delta.log.entries import log_files
 from state.delta.log.log import UNREADABLE, check_entries, commit_path
 from state.delta.read.table_reader import TableReader
-from state.delta.tables.table import DeltaLocation, unreadable
+from state.delta.tables.table import DeltaLocation, unreadable_table_error
 from state.delta.write.loaded_table import TableReplaced
 from state.rows.expiring import select_unexpired
 from transactional.model.attempt import TxId
@@ -83,7 +83,7 @@ class DeltaReader:
             except FileNotFoundError:
                 return
             except (OSError, *UNREADABLE) as error:
-                reason = self._location.reason(error)
+                reason = self._location.describe_error(error)
                 raise OperatingError(
                     f"Delta version {version} of table {self._location} can't be read: {reason}"
                 ) from None
@@ -108,7 +108,7 @@ class DeltaReader:
         try:
             yield
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise unreadable(self._location, error) from None
+            raise unreadable_table_error(self._location, error) from None
 
     @property
     def _table(self) -> TableReader:

@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 from state.delta.log.entries import Entry, is_foreign, log_files, read_entry
 from state.delta.log.log import NOTHING_AFTERWARDS, UNREADABLE, empty_entry, entry_name
 from state.delta.open_table import OpenTable
-from state.delta.tables.table import DeltaLocation, load_table, refused, storage_of
+from state.delta.tables.table import DeltaLocation, load_table, open_storage, write_refused_error
 from state.delta.upkeep.table_upkeep import RetainedParts
 from state.delta.write.engine_commits import by_delta_rs, single_try
 from state.delta.write.loaded_table import LoadedTable
@@ -53,10 +53,10 @@ class TableHistory:
             except FileNotFoundError:
                 return  # older entries are cleaned out
             except (OSError, *UNREADABLE) as error:
-                reason = (
-                    f"Delta version {version} of table {self.location} can't be read: {self.location.reason(error)}"
-                )
-                raise OperatingError(reason) from None
+                reason = self.location.describe_error(error)
+                raise OperatingError(
+                    f"Delta version {version} of table {self.location} can't be read: {reason}"
+                ) from None
 
     def newest_first(self) -> Iterator[Entry]:
         """Yield the entries, newest first. An entry is read when the caller needs it."""
@@ -196,9 +196,9 @@ def check_complete(location: DeltaLocation, version: int) -> set[str]:
             )
         table = DeltaTable(location.uri, version=version, storage_options=options)
         paths = [unquote(path) for path in pa.table(table.get_add_actions())["path"].to_pylist()]
-        file_infos = storage_of(location).get_file_info(paths)
+        file_infos = open_storage(location).get_file_info(paths)
     except (DeltaError, OSError) as error:
-        raise BeyondKept(f"Delta version {version} can no longer be read: {location.reason(error)}") from None
+        raise BeyondKept(f"Delta version {version} can no longer be read: {location.describe_error(error)}") from None
     if missing := sum(not info.is_file for info in file_infos):
         raise BeyondKept(f"{missing} of the {len(paths)} files of Delta version {version} are deleted")
     return set(paths)
@@ -227,7 +227,7 @@ def restore(opened: OpenTable, target: RewindTarget, fence_id: AttemptId) -> Non
             table.engine.create_checkpoint()
             return table.disk.settle_checkpoint()
         except (DeltaError, OSError) as error:
-            raise refused(table.location, error) from None
+            raise write_refused_error(table.location, error) from None
     return table.disk.settle()
 
 

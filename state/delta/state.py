@@ -77,7 +77,7 @@ class DeltaMapState(DeltaState):
         expires: str | None = None,
         after: Duration | None = None,
     ) -> None:
-        self.location = DeltaLocation.of(table, storage_options)
+        self.location = DeltaLocation.parse(table, storage_options)
         name = repr(str(self.location))
         super().__init__(name, key, values, kind=kind, columns=columns, deletes=deletes, expires=expires, after=after)
         self._layout, self.log_layout = _checked_layout(layout, self.location)

@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.tables.lookup import with_keys
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.table import DeltaLocation, check_readable, load_table
+from state.delta.tables.table import DeltaLocation, load_table, raise_if_unsupported
 from state.rows.columns import check_key_types
 from transactional.model.arrow import arrow_schema, spark_type
 from transactional.model.errors import BatchLost, ConfigError, OperatingError, TableUnfit
@@ -41,7 +41,7 @@ class StaticDeltaTable(StaticTable):
         values: str,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        self._location = DeltaLocation.of(table, storage_options)
+        self._location = DeltaLocation.parse(table, storage_options)
         if self._location.is_catalog_name:
             raise ConfigError(f"a static table is read without Spark, which alone knows {table}; give its path or URI")
         self._key, self._values = Schema.parse(key), Schema.parse(values)
@@ -111,11 +111,11 @@ class StaticDeltaTable(StaticTable):
             )
             return pa.concat_tables([arrow_schema(columns).empty_table(), *(with_keys(part, keys) for part in parts)])
         except (DeltaError, OSError, pa.ArrowException) as error:
-            check_readable(self._location, self._location.reason(error))
+            raise_if_unsupported(self._location, self._location.describe_error(error))
             raise OperatingError(
                 f"the static table {self.table} can't be read at version {version}, which the batch has recorded: "
-                f"{self._location.reason(error).rstrip('.')}. If a vacuum or the log's clean-up has taken it, restore "
-                "its files; and let the table keep them for longer than a topology may stand still "
+                f"{self._location.describe_error(error).rstrip('.')}. If a vacuum or the log's clean-up has deleted "
+                "it, restore its files; and let the table keep them for longer than a topology may stand still "
                 "(delta.deletedFileRetentionDuration, delta.logRetentionDuration)"
             ) from None
 

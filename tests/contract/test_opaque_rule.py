@@ -194,7 +194,7 @@ FORMS: dict[str, Callable[[Path, Case], tuple[Rows, Any]]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_the_rule(form: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if form == "Arrow, an overwrite":
-        monkeypatch.setattr(state.delta.write.loaded_table, "replaceable_files", lambda _: None)
+        monkeypatch.setattr(state.delta.write.loaded_table, "list_replaceable_files", lambda _: None)
     if form == "file by file":
         write_by_files(monkeypatch)
     rows, seen = FORMS[form](tmp_path, case)

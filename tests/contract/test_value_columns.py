@@ -291,7 +291,7 @@ def new_state(place: Place) -> Any:
 def checked(place: Place) -> Any:
     if place.url:
         return CheckedSqlTable("count", place.url, "journeys", counts="count")
-    return CheckedTable("count", DeltaLocation.of(place.folder / "journeys").uri, counts="count")
+    return CheckedTable("count", DeltaLocation.parse(place.folder / "journeys").uri, counts="count")
 
 
 def test_a_topology_gains_a_column_when_the_change_is_accepted(place: Place, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_task_may_stage_while_a_delta_commit_is_under_way(tmp_path: Path) -> N
             stager.stage(attempt, pa.table({"count": [1]}))
             assert (effects.names, effects.is_dead) == (["words: stage"], False)
             with pytest.raises(Crash):
-                create_table(DeltaLocation.of(log.parent), StateColumns(Schema(()), Schema.parse("n long"), {}), {})
+                create_table(DeltaLocation.parse(log.parent), StateColumns(Schema(()), Schema.parse("n long"), {}), {})
 
 
 def kinds_of(setting: Setting, point: Point) -> set[tuple[str, str, str]]:

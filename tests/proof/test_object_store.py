@@ -78,7 +78,7 @@ def writes(table: Remote, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], De
     """Write, while somebody else does something right before; the state."""
     way = table.way
     if way.by_delta_rs:
-        monkeypatch.setattr("state.delta.write.loaded_table.replaceable_files", lambda _: None)
+        monkeypatch.setattr("state.delta.write.loaded_table.list_replaceable_files", lambda _: None)
     if not way.is_small:
         write_by_files(monkeypatch)
     if way.is_upkeep:
@@ -129,7 +129,7 @@ def test_of_those_who_write_at_once_the_newest_leads_and_each_row_counts_once(
     """Coordinators that do not know of one another: each write takes a version of its own, or is refused."""
     del round_
     if table.way.by_delta_rs:
-        monkeypatch.setattr("state.delta.write.loaded_table.replaceable_files", lambda _: None)
+        monkeypatch.setattr("state.delta.write.loaded_table.list_replaceable_files", lambda _: None)
     if not table.way.is_small:
         write_by_files(monkeypatch)
     states = {10 + number: table.opened(table.way.layout) for number in range(WRITERS)}

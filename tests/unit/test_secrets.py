@@ -321,10 +321,10 @@ def test_a_reason_is_one_line_without_the_values_of_secret_options() -> None:
 
 def test_an_object_store_that_does_not_answer_is_not_waited_for_longer_than_reported() -> None:
     bounded = {"retry_timeout": "30s"}
-    assert DeltaLocation.of("gs://bucket/words").storage_options == bounded
-    assert DeltaLocation.of("gs://bucket/words", {"retry_timeout": "5s"}).storage_options == {"retry_timeout": "5s"}
-    assert DeltaLocation.of(DeltaLocation.of("gs://bucket/words")).storage_options == bounded
-    assert DeltaLocation.of("words").storage_options == {}
+    assert DeltaLocation.parse("gs://bucket/words").storage_options == bounded
+    assert DeltaLocation.parse("gs://bucket/words", {"retry_timeout": "5s"}).storage_options == {"retry_timeout": "5s"}
+    assert DeltaLocation.parse(DeltaLocation.parse("gs://bucket/words")).storage_options == bounded
+    assert DeltaLocation.parse("words").storage_options == {}
 
 
 def test_of_a_secret_that_begins_with_another_nothing_is_shown() -> None:

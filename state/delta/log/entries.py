@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from state.delta.log.log import UNREADABLE, LogUpkeep, commit_path, lost_entry
-from state.delta.tables.table import DeltaLocation, storage_of
+from state.delta.tables.table import DeltaLocation, open_storage
 from transactional.model.errors import OperatingError, StoreMismatch
 from transactional.model.names import REWOUND_NOTE, compaction_of, repair_of
 
@@ -150,7 +150,7 @@ def log_files(location: DeltaLocation) -> LogFiles:
     """Return the reader of a table's log files."""
     if location.scheme == "file":
         return _OnDisk(location.uri)
-    files: LogFiles = storage_of(location)
+    files: LogFiles = open_storage(location)
     return files
 
 
@@ -174,7 +174,7 @@ def _read(files: LogFiles, location: DeltaLocation, version: int) -> Entry:
     except FileNotFoundError:
         raise
     except (OSError, *UNREADABLE) as error:
-        reason = location.reason(error)
+        reason = location.describe_error(error)
         raise OperatingError(f"Delta version {version} of table {location} can't be read: {reason}") from None
     if not entry.actions:
         raise lost_entry(location, version)

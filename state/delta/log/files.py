@@ -24,7 +24,7 @@ from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, copy_files
 
 from state.delta.log.log import LOG_FOLDER, NOTHING_AFTERWARDS, commit_path
 from state.delta.tables.data_files import DATA_FILE, FILE_ROWS_MAX, new_data_file
-from state.delta.tables.table import DeltaLocation, storage_of
+from state.delta.tables.table import DeltaLocation, open_storage
 from transactional.model.names import ADDED_FILES_NOTE, COMPACTED_FILES_NOTE, OWNER_NOTE
 
 TARGET_BYTES = 100 * 1024 * 1024
@@ -50,7 +50,7 @@ def compact(
     added, replaced_files = list[AddAction](), list[dict[str, Any]]()
     for small in chosen:
         if len(small) > 1:
-            _put_together(storage_of(location), small, table, added, replaced_files)
+            _put_together(open_storage(location), small, table, added, replaced_files)
     if not replaced_files:
         return 0
     at_ms = max(action.modification_time for action in added)
@@ -166,7 +166,7 @@ class Removals:
     """
 
     def __init__(self, location: DeltaLocation, version: int) -> None:
-        self._files = storage_of(location)
+        self._files = open_storage(location)
         self._version = version
         self.removed_at_s: dict[str, float] = {}
 
@@ -213,7 +213,7 @@ def delete_old_files(
         return 0
     removals = removals or Removals(location, table.version())
     removals.follow(table.version())
-    files, deleted_files = storage_of(location), 0
+    files, deleted_files = open_storage(location), 0
     for path in _deletable(table, [path for path in listed if path not in held_paths], files, removals.removed_at_s):
         files.delete_file(path)
         removals.forget(path)

@@ -15,7 +15,7 @@ from pyarrow.fs import FileSelector
 from state.delta.log.entries import log_files, read_entry
 from state.delta.log.log import ENTRY, LOG_FOLDER, WHOLE_CHECKPOINT
 from state.delta.tables.data_files import new_digest
-from state.delta.tables.table import DeltaLocation, data_files, storage_of
+from state.delta.tables.table import DeltaLocation, list_data_files, open_storage
 from transactional.model.errors import StoreMismatch
 from transactional.model.names import DIGEST_TAG
 
@@ -48,7 +48,7 @@ def wrong_files(location: DeltaLocation, table: DeltaTable) -> Iterator[WrongFil
     """Yield the files of a loaded version that are missing, or have another size. Raises `OSError`."""
     actions = pa.table(table.get_add_actions())
     paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
-    stored_files = storage_of(location).get_file_info([unquote(path) for path in paths])
+    stored_files = open_storage(location).get_file_info([unquote(path) for path in paths])
     for path, written_bytes, file in zip(paths, sizes, stored_files, strict=True):
         if not file.is_file or file.size != written_bytes:
             yield WrongFile(path, written_bytes, file.size if file.is_file else None)
@@ -59,9 +59,9 @@ def damaged_files(location: DeltaLocation, table: DeltaTable) -> Iterator[WrongF
 
     Files without a digest, as after an OPTIMIZE, are left out, and so are those of another size. Raises `OSError`.
     """
-    storage = storage_of(location)
+    storage = open_storage(location)
     digests = written_digests(location, table.version())
-    for file in data_files(table):
+    for file in list_data_files(table):
         if (digest := digests.get(unquote(file.name))) is None:
             continue
         content, size_bytes = new_digest(), 0
@@ -78,7 +78,7 @@ def damaged_files(location: DeltaLocation, table: DeltaTable) -> Iterator[WrongF
 
 def written_digests(location: DeltaLocation, version: int) -> dict[str, str]:
     """Return the digests of files by path, from a version's checkpoint and the later entries. Raises `OSError`."""
-    storage, files = storage_of(location), log_files(location)
+    storage, files = open_storage(location), log_files(location)
     names = [file.base_name for file in storage.get_file_info(FileSelector(LOG_FOLDER)) if file.is_file]
     checkpoints = sorted(name for name in names if WHOLE_CHECKPOINT.fullmatch(name) and int(name[:20]) <= version)
     adds: list[Mapping[str, Any]] = []

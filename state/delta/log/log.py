@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
 from state.delta.log.background import BackgroundWork
-from state.delta.tables.table import DeltaLocation, storage_of
+from state.delta.tables.table import DeltaLocation, open_storage
 from transactional.model.errors import ConfigError, OperatingError, StoreMismatch
 from transactional.model.names import LOG_COMMITS_PROPERTY
 
@@ -64,10 +64,10 @@ def commit_path(version: int) -> str:
 def is_there(location: DeltaLocation) -> bool:
     """Whether there is a table. Raises `OperatingError` when its storage does not answer."""
     try:
-        log = storage_of(location).get_file_info(FileSelector(LOG_FOLDER, allow_not_found=True))
+        log = open_storage(location).get_file_info(FileSelector(LOG_FOLDER, allow_not_found=True))
         return any(ENTRY.fullmatch(file.base_name) or CHECKPOINT.fullmatch(file.base_name) for file in log)
     except (DeltaError, OSError) as error:
-        raise OperatingError(f"Delta table {location} can't be looked for: {location.reason(error)}") from None
+        raise OperatingError(f"Delta table {location} can't be looked for: {location.describe_error(error)}") from None
 
 
 def empty_entry(location: DeltaLocation, until: int | None = None) -> int | None:
@@ -76,7 +76,7 @@ def empty_entry(location: DeltaLocation, until: int | None = None) -> int | None
 
     Delta-rs passes over such an entry, as if nothing had been written by it.
     """
-    listed = storage_of(location).get_file_info(FileSelector(LOG_FOLDER, allow_not_found=True))
+    listed = open_storage(location).get_file_info(FileSelector(LOG_FOLDER, allow_not_found=True))
     sizes = {file.base_name: file.size for file in listed if file.type == FileType.File}
     return first_empty(sizes, until)
 
@@ -98,7 +98,7 @@ def check_entries(location: DeltaLocation, until: int | None = None) -> None:
     try:
         version = empty_entry(location, until)
     except (DeltaError, OSError) as error:
-        raise OperatingError(f"Delta table {location} can't be read: {location.reason(error)}") from None
+        raise OperatingError(f"Delta table {location} can't be read: {location.describe_error(error)}") from None
     if version is not None:
         raise lost_entry(location, version)
 
@@ -140,7 +140,7 @@ class LogUpkeep:
     """Maintains the log of one table, for one handle."""
 
     def __init__(self, location: DeltaLocation, table: DeltaTable) -> None:
-        self._files = storage_of(location)
+        self._files = open_storage(location)
         self._folder = location.uri if location.scheme == "file" else None
         self._interval = int(table.metadata().configuration.get("delta.checkpointInterval", CHECKPOINT_INTERVAL))
         self._checkpointed = table.version()

@@ -28,7 +28,7 @@ from state.delta.log.entries import Entry, log_files, read_entry
 from state.delta.log.log import ENTRY, LOG_FOLDER, UNREADABLE, WHOLE_CHECKPOINT, check_entries
 from state.delta.log.torn import TornFile, set_aside
 from state.delta.tables.data_files import DataFile
-from state.delta.tables.table import DeltaLocation, load_table, storage_of
+from state.delta.tables.table import DeltaLocation, load_table, open_storage
 from transactional.model.errors import OperatingError, StoreMismatch
 from transactional.model.plumbing.syncing import sync
 
@@ -135,7 +135,7 @@ def rebuild_checkpoint(location: DeltaLocation, known: KnownTable) -> str:
 
     Returns what was wrong, in words. Raises `OSError`, and `OperatingError` where not enough is known.
     """
-    storage = storage_of(location)
+    storage = open_storage(location)
     remains = _read_remains(location, storage, known.version)
     beyond = known.read_from if known.wrote_all else known.version
     if lost := [version for version in remains.unread if version <= beyond or version == known.version]:
@@ -185,7 +185,7 @@ def _read_remains(location: DeltaLocation, storage: FileSystem, until: int) -> _
             _take_checkpoint(remains, parquet.read_table(f"{LOG_FOLDER}/{name}", filesystem=storage))
             base = version
         except (OSError, pa.ArrowException, *UNREADABLE) as error:
-            remains.broken[name] = location.reason(error)
+            remains.broken[name] = location.describe_error(error)
     files, entries = log_files(location), dict(_versions(names, ENTRY, until))
     for version, name in entries.items():
         try:
@@ -193,7 +193,7 @@ def _read_remains(location: DeltaLocation, storage: FileSystem, until: int) -> _
             if not entry.actions:
                 raise ValueError("it has no byte")
         except (OSError, *UNREADABLE) as error:
-            remains.broken[name] = location.reason(error)
+            remains.broken[name] = location.describe_error(error)
             continue
         remains.newest = entry
         remains.adds.update((add["path"], add) for add in entry.adds)

@@ -18,7 +18,7 @@ from state.delta.tables.data_files import DataFile
 from state.delta.tables.lookup import EVERY_TXID, Files, SegmentCopies, with_keys
 from state.delta.tables.ranges import TimeRange
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, visible_rows
-from state.delta.tables.table import unreadable
+from state.delta.tables.table import unreadable_table_error
 from state.delta.write.change import visible
 from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.touched_files import Footers
@@ -83,7 +83,7 @@ class MergedReader(TableReader):
         try:
             return read(self.loaded.storage, self._footers.overlapping(files, time_range))
         except OSError as error:
-            raise unreadable(self.loaded.location, error) from None
+            raise unreadable_table_error(self.loaded.location, error) from None
         except pa.ArrowException:
             return None
 
@@ -93,7 +93,7 @@ class MergedReader(TableReader):
             reader = self.loaded.query(query)
             parts = [select(pa.Table.from_batches([batch]).cast(schema)) for batch in reader]
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise unreadable(self.loaded.location, error) from None
+            raise unreadable_table_error(self.loaded.location, error) from None
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
     def search(self, end_txid: TxId, keys: pa.Table) -> pa.Table:
@@ -108,7 +108,7 @@ class MergedReader(TableReader):
         try:
             stored = self._copies.search({EVERY_TXID: (files, self.row_count())}, keys)
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise unreadable(self.loaded.location, error) from None
+            raise unreadable_table_error(self.loaded.location, error) from None
         return visible(stored, self.columns, end_txid).cast(self.columns.row_schema)
 
     def _is_copied(self) -> bool:

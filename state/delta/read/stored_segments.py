@@ -11,7 +11,7 @@ from pyarrow import parquet
 from state.delta.segments.log_layout import Segment, SegmentQuery, stored_combine
 from state.delta.tables.lookup import EVERY_TXID, Files, can_read_files, read_files
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.table import DeltaLocation, features_used, storage_of, unreadable
+from state.delta.tables.table import DeltaLocation, open_storage, parse_features, unreadable_table_error
 from state.delta.write.loaded_table import LoadedTable
 from state.rows.columns import StateColumns
 from transactional.model.attempt import TxId
@@ -42,7 +42,7 @@ class StoredSegments:
 
         A segment of several staged files may be one file by now, if somebody has compacted it.
         """
-        is_staged = STAGED_FEATURE in features_used(self.loaded.properties)
+        is_staged = STAGED_FEATURE in parse_features(self.loaded.properties)
         return self.compacted_txid if is_staged else EVERY_TXID
 
     def segments(self) -> list[Segment]:
@@ -103,14 +103,14 @@ class StoredSegments:
             for batch in self.loaded.query(sql, settings):
                 yield pa.Table.from_batches([batch])
         except (DeltaError, OSError, pa.ArrowException) as error:  # of Arrow: a sum that does not fit
-            raise unreadable(self.loaded.location, error) from None
+            raise unreadable_table_error(self.loaded.location, error) from None
 
     def read_all(self, sql: str) -> pa.Table:
         """Return all rows of a query. Raises `OperatingError`."""
         try:
             return self.loaded.query(sql).read_all()
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise unreadable(self.loaded.location, error) from None
+            raise unreadable_table_error(self.loaded.location, error) from None
 
     def load(self, txid: TxId, files: Files, *, is_small: bool) -> pa.RecordBatchReader:
         """Return a reader of the rows of one segment, sorted by key unless the segment is small."""
@@ -132,12 +132,12 @@ def _row_numbers(files: pa.Table, location: DeltaLocation) -> pa.Array:
 
     It is in the log's statistics, or in the file's footer if another writer has recorded none.
     """
-    row_counts, storage = files.column("num_records").to_pylist(), storage_of(location)
+    row_counts, storage = files.column("num_records").to_pylist(), open_storage(location)
     try:
         rows = [
             parquet.read_metadata(storage.open_input_file(path)).num_rows if number is None else number
             for path, number in zip(files.column("path").to_pylist(), row_counts, strict=True)
         ]
     except (OSError, pa.ArrowException) as error:
-        raise unreadable(location, error) from None
+        raise unreadable_table_error(location, error) from None
     return pa.array(rows, pa.int64())

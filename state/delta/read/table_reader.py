@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.tables.lookup import with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, is_in_range
-from state.delta.tables.table import unreadable
+from state.delta.tables.table import unreadable_table_error
 from state.delta.write.loaded_table import LoadedTable
 from state.rows.expiring import select_range, select_unexpired
 from transactional.model.attempt import TxId
@@ -69,7 +69,7 @@ class TableReader(ABC):
         try:
             return int(self.loaded.query(query).read_all()["n"][0].as_py())
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise unreadable(self.loaded.location, error) from None
+            raise unreadable_table_error(self.loaded.location, error) from None
 
     def unexpired_rows(self, end_txid: TxId | None) -> pa.Table:
         """Return the rows, as `rows` does, without those that had expired for readers then."""

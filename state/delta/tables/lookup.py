@@ -25,7 +25,7 @@ from pyarrow import parquet
 
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import attempt_of
-from state.delta.tables.table import DeltaLocation, unreadable
+from state.delta.tables.table import DeltaLocation, unreadable_table_error
 from state.rows.columns import StateColumns
 from state.rows.combining import combine_row
 from state.rows.python_rows import rows_of
@@ -135,7 +135,7 @@ def read_files(location: DeltaLocation, files: Files, columns: StateColumns, txi
         tables = [_read_file(Path(location.uri, file)) for file in sorted(files)]
         rows = pa.concat_tables(tables, promote_options="default")
     except (OSError, pa.ArrowException) as error:
-        raise unreadable(location, error) from None
+        raise unreadable_table_error(location, error) from None
     for field in schema:
         if field.name not in (*rows.column_names, columns.txid):
             rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))

@@ -60,7 +60,9 @@ def read_staged(location: DeltaLocation, staged: Sequence[StagedFile], schema: p
     try:
         tables = [parquet.read_table(Path(location.uri, file.path)) for file in staged]
     except (OSError, pa.ArrowException) as error:
-        raise OperatingError(f"Delta table {location}: a staged file can't be read: {location.reason(error)}") from None
+        raise OperatingError(
+            f"Delta table {location}: a staged file can't be read: {location.describe_error(error)}"
+        ) from None
     return pa.concat_tables([table.select(schema.names).cast(schema) for table in tables])
 
 

@@ -25,7 +25,7 @@ from state.delta.segments.shares import is_in_share
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staged_files import check_there
 from state.delta.tables.staging import FileStager
-from state.delta.tables.table import DeltaLocation, unreadable
+from state.delta.tables.table import DeltaLocation, unreadable_table_error
 from state.delta.write.entry import commit_replacement
 from state.delta.write.files import Replacement
 from state.delta.write.loaded_table import LoadedTable
@@ -103,7 +103,7 @@ class CompactionTask:
         try:
             yield from table.query(rows, settings).cast(self.schema)
         except (DeltaError, OSError, pa.ArrowException) as error:  # of Arrow: a sum that does not fit
-            raise unreadable(self.location, error) from None
+            raise unreadable_table_error(self.location, error) from None
 
     @property
     def schema(self) -> pa.Schema:

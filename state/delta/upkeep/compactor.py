@@ -27,7 +27,7 @@ from state.delta.segments.log_layout import (
 )
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import is_plain
-from state.delta.tables.table import refused
+from state.delta.tables.table import write_refused_error
 from state.delta.upkeep import background_compaction
 from state.delta.upkeep.background_compaction import BackgroundCompaction, WrittenCompaction
 from state.delta.upkeep.compaction_writers import CompactionWriters
@@ -75,7 +75,7 @@ class Compactor:
             elif not self._commit_written(write()):
                 raise WriteRefused("another program has rewritten the files that were compacted", is_conflict=True)
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise refused(self._loaded.location, error) from None
+            raise write_refused_error(self._loaded.location, error) from None
 
     def write_compaction(self, compaction: Compaction, horizon: int | None = None) -> None:
         """Replace the segments of a compaction by one, in one Delta commit. Raises `WriteRefused`.

@@ -38,4 +38,4 @@ def _write_share(task: CompactionTask, shares: int, number: int) -> WrittenCompa
     try:
         return task.write_share(number, shares)
     except (OperatingError, DeltaError, OSError, pa.ArrowException) as error:
-        return task.location.reason(error)
+        return task.location.describe_error(error)

@@ -209,6 +209,6 @@ class TableUpkeep(TableMaintenance, ABC):
                 self._failures.clear(kind)
         except (DeltaError, OSError, pa.ArrowException, WriteRefused, TransactionalError) as error:
             location = self.loaded.location
-            reason = location.reason(error)
+            reason = location.describe_error(error)
             self._failures.add(kind, reason)
             _log.warning("Delta table %s could not be maintained, it will be tried again: %s", location, reason)

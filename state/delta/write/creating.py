@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.log.log import LOG_FOLDER, check_links, entry_name, is_there
 from state.delta.tables.storage import can_create, create
-from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, storage_of
+from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, open_storage
 from state.delta.write.entry import write_entry
 from state.rows.columns import StateColumns
 from transactional.model.errors import OperatingError, SchemaMismatch
@@ -57,7 +57,7 @@ def create_table(
             advice = (
                 ". Check that this user may make the folder, and write into it" if isinstance(error, OSError) else ""
             )
-            raise kind(f"Delta table {location} can't be created: {location.reason(error)}{advice}") from None
+            raise kind(f"Delta table {location} can't be created: {location.describe_error(error)}{advice}") from None
 
 
 def _create(location: DeltaLocation, creation: Mapping[str, Any]) -> None:
@@ -68,7 +68,7 @@ def _create(location: DeltaLocation, creation: Mapping[str, Any]) -> None:
     actions[0]["commitInfo"]["operationParameters"]["location"] = location.uri
     if location.scheme == "file":
         write_first(Path(location.uri, entry), actions)
-    elif can_create(storage := storage_of(location)):
+    elif can_create(storage := open_storage(location)):
         with suppress(FileExistsError):
             create(storage, entry, "\n".join(map(json.dumps, actions)).encode())
     else:

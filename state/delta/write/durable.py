@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from deltalake.exceptions import DeltaError
 
 from state.delta.log.log import LOG_FOLDER, entry_name
-from state.delta.tables.table import DeltaLocation, unreadable
+from state.delta.tables.table import DeltaLocation, unreadable_table_error
 from state.fence import WriteRefused
 from transactional.model.plumbing.syncing import sync, with_folders
 
@@ -55,7 +55,7 @@ class TableDisk:
             # Writes of an earlier process may not be synced either.
             return self._all_paths() if self._durable is None else self._paths_since(self._durable, version)
         except (DeltaError, OSError, ValueError) as error:
-            raise unreadable(self._location, error) from None
+            raise unreadable_table_error(self._location, error) from None
 
     def _paths_since(self, durable_version: int, version: int) -> Collection[Path]:
         paths = set[Path]()
@@ -84,7 +84,7 @@ class TableDisk:
         try:
             self.make_durable()
         except OSError as error:
-            raise WriteRefused(self._location.reason(error), is_conflict=False) from error
+            raise WriteRefused(self._location.describe_error(error), is_conflict=False) from error
 
     def sync_checkpoints(self) -> None:
         """Sync the checkpoints, and the hint of the last one, that replace the log entries about to be deleted.

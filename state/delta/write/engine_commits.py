@@ -22,7 +22,7 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from state.delta.log.log import NOTHING_AFTERWARDS, check_links
-from state.delta.tables.table import features_used, properties_with, refused
+from state.delta.tables.table import add_feature, parse_features, write_refused_error
 from state.delta.write.entry import check_late_commit, check_read_version, may_be_late, note_of
 from state.delta.write.loaded_table import LoadedTable
 from state.fence import WriteRefused
@@ -76,10 +76,10 @@ def by_delta_rs(table: LoadedTable) -> Iterator[DeltaTable]:
         if not _is_of_libraries(error):
             raise
         if isinstance(error, CommitFailedError) or _has_moved(table):
-            came = f"another writer's Delta commit came between: {table.location.reason(error)}"
+            came = f"another writer's Delta commit came between: {table.location.describe_error(error)}"
             raise WriteRefused(came, is_conflict=True) from None
         check_links(table.location)
-        raise refused(table.location, error) from None
+        raise write_refused_error(table.location, error) from None
 
 
 def _has_moved(table: LoadedTable) -> bool:
@@ -158,8 +158,8 @@ def settle_columns(table: LoadedTable) -> None:
 
 def settle_feature(table: LoadedTable, feature: str) -> None:
     """Record in the table a feature before its first use, since readers depend on it. Raises `WriteRefused`."""
-    if feature not in features_used(table.properties):
-        commit_properties(table, properties_with(table.properties, feature), under_fence(table))
+    if feature not in parse_features(table.properties):
+        commit_properties(table, add_feature(table.properties, feature), under_fence(table))
 
 
 def settle_expiry(table: LoadedTable) -> None:

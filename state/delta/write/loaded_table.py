@@ -31,14 +31,14 @@ from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.storage import can_create
 from state.delta.tables.table import (
     DeltaLocation,
+    can_be_written_without_engine,
     check_protocol,
-    check_table,
-    features_of,
+    check_table_fits,
+    list_protocol_features,
+    list_replaceable_files,
     load_table,
-    replaceable_files,
-    storage_of,
-    takes_plain_files,
-    unreadable,
+    open_storage,
+    unreadable_table_error,
 )
 from state.delta.write.durable import TableDisk
 from state.delta.write.files import Replacement
@@ -71,7 +71,7 @@ class LoadedTable:
         """The Delta version that the next commit follows, and when it was read."""
         self.opened_at = self.read_version
         """The version that was loaded first: the entries after it were read, or written, by this process."""
-        self.storage = storage_of(location)
+        self.storage = open_storage(location)
         self.folder = Path(location.uri) if location.scheme == "file" else None
         """The table's folder on a disk of this machine or a mounted one; None for an object store."""
         self.log = LogUpkeep(location, self._engine)
@@ -183,7 +183,7 @@ class LoadedTable:
                 self._load_by_engine()
                 return self._engine.transaction_version(app_id)
             except (DeltaError, OSError) as error:
-                raise unreadable(self.location, error) from None
+                raise unreadable_table_error(self.location, error) from None
 
     def horizons(self) -> ExpiryHorizons:
         """Return the expiry horizons of this Delta version. They are read once for each attempt."""
@@ -219,7 +219,7 @@ class LoadedTable:
         try:
             self._entry = self.log.look_at(self.delta_version)
         except OSError as error:
-            raise unreadable(self.location, error) from None
+            raise unreadable_table_error(self.location, error) from None
 
     def _reload_same(self, loaded_version: int) -> None:
         """Load the table again whose entry was cleaned out of the log. Raises `TableReplaced` if it is another one."""
@@ -277,7 +277,7 @@ class LoadedTable:
             if self._engine.version() != delta_version:
                 self._engine.load_as_version(delta_version)
         except (DeltaError, OSError) as error:
-            raise unreadable(self.location, error) from None
+            raise unreadable_table_error(self.location, error) from None
         self.current = DeltaSnapshot(delta_version)
 
     def check_others(self, since: DeltaSnapshot) -> None:
@@ -327,9 +327,9 @@ class LoadedTable:
     def check(self) -> None:
         """Raise `SchemaMismatch` if the table does not fit the state."""
         protocol, name = self.engine.protocol(), str(self.location)
-        features = features_of(protocol)
+        features = list_protocol_features(protocol)
         check_protocol(protocol.min_reader_version, protocol.min_writer_version, features, name)
-        check_table(self.columns, pa.schema(self.engine.schema()), self.properties, name)
+        check_table_fits(self.columns, pa.schema(self.engine.schema()), self.properties, name)
 
     def _check_again(self) -> None:
         try:
@@ -343,7 +343,7 @@ class LoadedTable:
         """Return the files of a table in the merge layout, or None if only delta-rs may replace them."""
         if self.current.files is not None:
             return list(self.current.files)
-        return replaceable_files(self.engine) if can_create(self.storage) else None
+        return list_replaceable_files(self.engine) if can_create(self.storage) else None
 
     def query(self, sql: str, settings: Mapping[str, str] | None = None) -> pa.RecordBatchReader:
         """Run a query on the table, whose name in it is `t`. The reader raises `pa.ArrowException`.
@@ -365,7 +365,7 @@ class LoadedTable:
         Raises `DeltaError`.
         """
         if self.follows and self.current.partitions is None:
-            is_plain = takes_plain_files(self.engine)
+            is_plain = can_be_written_without_engine(self.engine)
             partitions = PartitionFiles.from_snapshot(self.engine, column) if is_plain else None
             self.current = replace(self.current, partitions=partitions)
             self.follows = partitions is not None
@@ -377,7 +377,7 @@ class LoadedTable:
             try:
                 self.current = replace(self.current, row_count=self._count_rows())
             except (DeltaError, OSError) as error:
-                raise unreadable(self.location, error) from None
+                raise unreadable_table_error(self.location, error) from None
         assert self.current.row_count is not None
         return self.current.row_count
 

@@ -20,7 +20,7 @@ from state.delta.tables.data_files import DataFile, WrittenFile
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staged_files import check_staged, read_by_driver
 from state.delta.tables.staging import is_plain
-from state.delta.tables.table import unreadable
+from state.delta.tables.table import unreadable_table_error
 from state.delta.write.change import segment_rows
 from state.delta.write.engine_commits import (
     as_attempt,
@@ -167,7 +167,7 @@ def segment_files(table: LoadedTable, start: int, end: int) -> list[DataFile]:
     try:
         actions = pa.table(table.engine.get_add_actions()).to_pylist()
     except (DeltaError, OSError) as error:
-        raise unreadable(table.location, error) from None
+        raise unreadable_table_error(table.location, error) from None
     files = [(int(file["partition"][column]), file) for file in actions]
     return [DataFile(file["path"], file["size_bytes"], txid) for txid, file in files if start < txid <= end]
 

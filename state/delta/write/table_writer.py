@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from state.delta.tables.lookup import check_sums
 from state.delta.tables.staged_files import read_by_driver
 from state.delta.tables.storage import can_create
-from state.delta.tables.table import refused, unreadable
+from state.delta.tables.table import unreadable_table_error, write_refused_error
 from state.delta.write.engine_commits import as_attempt, commit_nothing, settle_expiry
 from state.delta.write.entry import commit_replacement, note_of
 from state.delta.write.files import Replacement
@@ -82,9 +82,9 @@ class TableWriter(ABC):
                 note = note_of(table.owner, attempt.attempt_id, attempt)
                 commit_replacement(table, replacement, app_versions, note)
         except (DeltaError, OSError) as error:
-            raise refused(table.location, error) from None
+            raise write_refused_error(table.location, error) from None
         except pa.ArrowException as error:
-            raise unreadable(table.location, error) from None
+            raise unreadable_table_error(table.location, error) from None
         self.counts.rows += write.rows.num_rows + sum(file.rows for file in write.staged)
         self.counts.staged_files += len(write.staged)
 
@@ -118,7 +118,7 @@ class TableWriter(ABC):
         try:
             return commit_replacement(table, nothing, app_versions, note)
         except OSError as error:
-            raise refused(table.location, error) from None
+            raise write_refused_error(table.location, error) from None
 
     def record_horizons(self, attempt_id: AttemptId, horizons: ExpiryHorizons) -> None:
         """Let the Delta commit of an attempt record expiry horizons. Raises `WriteRefused`.

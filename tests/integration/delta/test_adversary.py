@@ -99,7 +99,7 @@ def scene(
 ) -> Scene:
     way: Way = EVERY_WAY[request.param]
     if way.by_delta_rs:
-        monkeypatch.setattr("state.delta.write.loaded_table.replaceable_files", lambda _: None)
+        monkeypatch.setattr("state.delta.write.loaded_table.list_replaceable_files", lambda _: None)
     if not way.is_small:
         write_by_files(monkeypatch)
     if way.is_upkeep:
@@ -232,7 +232,7 @@ def test_a_repair_is_of_the_version_that_was_looked_at_or_is_none(scene: Scene, 
 def repaired(scene: Scene, target: int, seen: int) -> None:
     """As the doctor does, who has found a foreign change in this Delta version."""
     put_back(
-        DeltaLocation.of(scene.others.path),
+        DeltaLocation.parse(scene.others.path),
         OWNER,
         Diagnosis(Problem.FOREIGN_WRITER, "", "", "", target=target, seen=seen),
     )

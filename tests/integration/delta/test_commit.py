@@ -21,7 +21,7 @@ import state.delta.write.loaded_table
 from state.delta.log.log import LogUpkeep
 from state.delta.state import DeltaMapState
 from state.delta.tables.data_files import DataFile
-from state.delta.tables.table import DeltaLocation, data_files, replaceable_files, storage_of
+from state.delta.tables.table import DeltaLocation, list_data_files, list_replaceable_files, open_storage
 from state.delta.write import entry as commit
 from state.delta.write.durable import TableDisk
 from state.delta.write.entry import may_have_been_written
@@ -58,9 +58,9 @@ def table_with(folder: Path, rows: pa.Table = ROWS, **options: Any) -> DeltaTabl
 
 def replace(folder: Path, version: int, rows: pa.Table, old: list[DataFile]) -> DataFile:
     """Write a Delta version as a transaction of that number does, whatever there is."""
-    location = DeltaLocation.of(folder)
+    location = DeltaLocation.parse(folder)
     table: Any = types.SimpleNamespace(
-        folder=folder, owner=OWNER, disk=TableDisk(location), read_version=version - 1, storage=storage_of(location)
+        folder=folder, owner=OWNER, disk=TableDisk(location), read_version=version - 1, storage=open_storage(location)
     )
     attempt, new = TransactionAttempt(TxId(version), AttemptId(version)), write_file(table.storage, rows, rows.schema)
     note = commit.note_of(OWNER, attempt.attempt_id, attempt)
@@ -84,7 +84,7 @@ def parquet_files(folder: Path) -> set[str]:
 
 class TestReaders:
     def test_delta_rs_finds_rows_version_and_history(self, tmp_path: Path) -> None:
-        first = data_files(table_with(tmp_path))
+        first = list_data_files(table_with(tmp_path))
         second = replace(tmp_path, 1, MORE, first)
         replace(tmp_path, 2, ROWS, [second])
         table = DeltaTable(tmp_path)
@@ -100,7 +100,7 @@ class TestReaders:
         assert table.count() == 3
 
     def test_files_that_were_replaced_are_vacuumed(self, tmp_path: Path) -> None:
-        old = data_files(table_with(tmp_path))
+        old = list_data_files(table_with(tmp_path))
         new = replace(tmp_path, 1, MORE, old)
         table = DeltaTable(tmp_path)
         table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
@@ -108,7 +108,7 @@ class TestReaders:
         assert rows_of(tmp_path) == MORE.to_pylist()
 
     def test_a_checkpoint_holds_what_was_written(self, tmp_path: Path) -> None:
-        replace(tmp_path, 1, MORE, data_files(table_with(tmp_path)))
+        replace(tmp_path, 1, MORE, list_data_files(table_with(tmp_path)))
         DeltaTable(tmp_path).create_checkpoint()
         for version in range(2):
             (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
@@ -126,7 +126,7 @@ class TestReaders:
             for row in range(many)
         ]
         table = pa.Table.from_pylist(rows, columns.table_schema)
-        old = data_files(table_with(tmp_path, table.slice(0, 1)))
+        old = list_data_files(table_with(tmp_path, table.slice(0, 1)))
         replace(tmp_path, 1, table, old)
         found = spark.read.format("delta").load(str(tmp_path)).orderBy("k").toArrow()
         assert found.select(table.column_names).cast(table.schema).equals(table)
@@ -137,7 +137,7 @@ class TestReaders:
 
 class TestOthers:
     def test_an_entry_never_takes_the_place_of_another(self, tmp_path: Path) -> None:
-        old = data_files(table_with(tmp_path))
+        old = list_data_files(table_with(tmp_path))
         replace(tmp_path, 1, MORE, old)
         with pytest.raises(FileExistsError):
             replace(tmp_path, 1, ROWS, old)
@@ -147,7 +147,7 @@ class TestOthers:
     @pytest.mark.parametrize("left", ["the checkpoint's note", "no entry before"])
     def test_a_log_that_was_cleaned_meanwhile_is_none_to_write_to(self, tmp_path: Path, left: str) -> None:
         table = table_with(tmp_path)
-        old = data_files(table)
+        old = list_data_files(table)
         files: list[DataFile] = []
         for version in range(1, 4):
             files.append(replace(tmp_path, version, MORE, files[-1:] or old))
@@ -160,13 +160,13 @@ class TestOthers:
         replace(tmp_path, 2, ROWS, files[:1])
         assert may_have_been_written(tmp_path, 2)
         table = DeltaTable(tmp_path)
-        LogUpkeep(DeltaLocation.of(tmp_path), table).withdraw(2)
+        LogUpkeep(DeltaLocation.parse(tmp_path), table).withdraw(2)
         assert (table.version(), table.transaction_version("words/count")) == (3, 3)
         assert rows_of(tmp_path) == MORE.to_pylist()
         assert not (log / f"{2:020}.json").exists()
 
     def test_an_entry_is_in_time_while_nothing_has_come_after_it(self, tmp_path: Path) -> None:
-        file = replace(tmp_path, 1, MORE, data_files(table_with(tmp_path)))
+        file = replace(tmp_path, 1, MORE, list_data_files(table_with(tmp_path)))
         DeltaTable(tmp_path).create_checkpoint()
         replace(tmp_path, 2, ROWS, [file])
         assert not may_have_been_written(tmp_path, 2)
@@ -174,7 +174,7 @@ class TestOthers:
     @pytest.mark.parametrize("hint", TORN_HINTS)
     @pytest.mark.parametrize("by_a_checkpoint", [False, True])
     def test_a_torn_hint_does_not_say_who_is_late(self, tmp_path: Path, hint: bytes, *, by_a_checkpoint: bool) -> None:
-        old = data_files(table_with(tmp_path))
+        old = list_data_files(table_with(tmp_path))
         file = replace(tmp_path, 1, MORE, old)
         if by_a_checkpoint:
             # Of the version that is written once more: its entry has gone out of turn.
@@ -188,7 +188,7 @@ class TestOthers:
     def test_nothing_stays_of_an_entry_that_was_not_written(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        old = data_files(table_with(tmp_path))
+        old = list_data_files(table_with(tmp_path))
 
         def no_room(*_: Any) -> None:
             raise OSError(28, "No space left on device")
@@ -227,7 +227,7 @@ class TestAFileSystemWithoutHardLinks:
         def unable(*_: Any, **__: Any) -> None:
             raise OSError("Generic LocalFileSystem error: Unable to rename file: Operation not permitted (os error 1)")
 
-        monkeypatch.setattr(state.delta.write.loaded_table, "replaceable_files", lambda _: None)
+        monkeypatch.setattr(state.delta.write.loaded_table, "list_replaceable_files", lambda _: None)
         monkeypatch.setattr(state.delta.write.engine_commits, "write_deltalake", unable)
         with pytest.raises(ConfigError, match=refused):
             words.merge(place.attempt(1, 1), counts({"cat": 1}))
@@ -240,7 +240,7 @@ class TestAFileSystemWithoutHardLinks:
 
 class TestTables:
     def test_of_one_file_in_their_folder_are_written_so(self, tmp_path: Path) -> None:
-        assert replaceable_files(table_with(tmp_path)) == [
+        assert list_replaceable_files(table_with(tmp_path)) == [
             DataFile(path.name, path.stat().st_size) for path in tmp_path.glob("*.parquet")
         ]
 
@@ -253,13 +253,13 @@ class TestTables:
         ],
     )
     def test_that_ask_more_of_a_writer_are_left_to_delta_rs(self, tmp_path: Path, options: dict[str, Any]) -> None:
-        assert replaceable_files(table_with(tmp_path, **options)) is None
+        assert list_replaceable_files(table_with(tmp_path, **options)) is None
 
     def test_with_invariants_are_left_to_delta_rs(self, tmp_path: Path) -> None:
         invariant = json.dumps({"expression": {"expression": "count > 0"}})
         field = Field("count", PrimitiveType("long"), metadata={"delta.invariants": invariant})
         table = DeltaTable.create(tmp_path, Schema([field]))
-        assert replaceable_files(table) is None
+        assert list_replaceable_files(table) is None
 
     def test_with_a_name_that_the_log_escapes_are_left_to_delta_rs(self, tmp_path: Path) -> None:
         table_with(tmp_path)
@@ -267,11 +267,11 @@ class TestTables:
         [file] = parquet_files(tmp_path)
         (tmp_path / file).rename(tmp_path / "a file.parquet")
         log.write_text(log.read_text().replace(file, "a%20file.parquet"))
-        assert replaceable_files(DeltaTable(tmp_path)) is None
+        assert list_replaceable_files(DeltaTable(tmp_path)) is None
 
     def test_get_every_row_although_delta_rs_writes_them(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         """As on object stores."""
-        monkeypatch.setattr(state.delta.write.loaded_table, "replaceable_files", lambda _: None)
+        monkeypatch.setattr(state.delta.write.loaded_table, "list_replaceable_files", lambda _: None)
         words = opened(place)
         for txid in range(1, 4):
             words.merge(place.attempt(txid, txid), counts({"a": 1, str(txid): 1}))

@@ -115,7 +115,7 @@ def test_a_file_gets_no_more_rows_than_threads_are_to_share(place: Place, monkey
     ids=["some partitions have one file", "all have one", "their names are odd"],
 )
 def test_files_of_a_partition_stay_in_it(tmp_path: Path, column: str, replaced: int, left: int) -> None:
-    location = DeltaLocation.of(tmp_path / column)
+    location = DeltaLocation.parse(tmp_path / column)
     table = DeltaTable.create(location.uri, COLUMNS, partition_by=[column])
     for number in range(7):
         at = datetime.datetime(2020, 1, (1, 2, 1, 2, 1, 2, 3)[number], 10, 30, 0, number, tzinfo=datetime.UTC)

@@ -54,7 +54,7 @@ class World(Place):
 @pytest.fixture(params=["written as a whole", "written by delta-rs", "file by file"])
 def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     if request.param == "written by delta-rs":
-        monkeypatch.setattr("state.delta.write.loaded_table.replaceable_files", lambda _: None)
+        monkeypatch.setattr("state.delta.write.loaded_table.list_replaceable_files", lambda _: None)
     if request.param == "file by file":
         write_by_files(monkeypatch)
     return World("delta-rs", tmp_path)

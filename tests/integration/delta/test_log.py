@@ -217,7 +217,7 @@ def test_a_process_that_is_killed_leaves_whole_transactions_and_whole_compaction
 def handle_of(place: Place) -> OpenTable:
     """A table as another process has it."""
     columns = segment_columns(DeltaMapState("t", "word string", "count long").declared.columns)
-    return open_segments(LoadedTable(DeltaLocation.of(place.folder / "t"), OWNER, columns), "t")
+    return open_segments(LoadedTable(DeltaLocation.parse(place.folder / "t"), OWNER, columns), "t")
 
 
 def interrupted(meanwhile: Callable[[], object]) -> type[DeltaMapState]:

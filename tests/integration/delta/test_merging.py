@@ -85,7 +85,7 @@ def test_what_another_has_written_meanwhile_is_read_anew(place: Place) -> None:
 def test_what_is_kept_belongs_to_one_version(place: Place) -> None:
     words = opened(place)
     words.merge(place.attempt(1, 1), counts({"a": 1}))
-    loaded = LoadedTable(DeltaLocation.of(place.folder / "t"), OWNER, words.declared.columns)
+    loaded = LoadedTable(DeltaLocation.parse(place.folder / "t"), OWNER, words.declared.columns)
     handle = open_merged(loaded, "t")
     table = DeltaTable(words.location.uri)
     table.create_write_transaction([], "append", table.schema())

@@ -48,8 +48,8 @@ class TestLocation:
         monkeypatch.chdir(tmp_path)
         expected = str(tmp_path / "tables" / "words")
         for written in ("tables/words", Path("tables/words"), f"file://{expected}", f"file:{expected}", expected):
-            assert DeltaLocation.of(written).uri == expected
-        assert DeltaLocation.of("s3://bucket/words/").uri == "s3://bucket/words"
+            assert DeltaLocation.parse(written).uri == expected
+        assert DeltaLocation.parse("s3://bucket/words/").uri == "s3://bucket/words"
 
     @pytest.mark.parametrize(
         "table", ["uc://main.flights.carriers", "http://127.0.0.1:1/t", "memory:///t", "s3n://b/t"]
@@ -442,12 +442,12 @@ class TestOldFiles:
     def test_who_is_not_the_last_writer_any_more_deletes_nothing(self, tmp_path: Path) -> None:
         for txid in (1, 2):
             written(tmp_path / "t", txid)
-        assert delete_old_files(DeltaLocation.of(tmp_path / "t"), lambda: None) == 0
+        assert delete_old_files(DeltaLocation.parse(tmp_path / "t"), lambda: None) == 0
         assert len(list((tmp_path / "t").glob("*.parquet"))) == 2
 
     def test_a_list_that_took_too_long_is_not_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The process stood still while it listed: what it takes for old may be what another has written since."""
-        location = DeltaLocation.of(tmp_path / "t")
+        location = DeltaLocation.parse(tmp_path / "t")
         stale = written(tmp_path / "t", 1)
         times = iter([0.0, LISTED_WITHIN_S + 1.0])
         with monkeypatch.context() as held_up:

@@ -174,7 +174,7 @@ def test_a_version_is_the_newest_as_long_as_it_is_there_and_no_later_one(place: 
     words = opened(place)
     counted(words, place, 1, 40)
     table = DeltaTable(words.location.uri)
-    log, newest, oldest = LogUpkeep(DeltaLocation.of(words.location.uri), table), table.version(), 40 - 20
+    log, newest, oldest = LogUpkeep(DeltaLocation.parse(words.location.uri), table), table.version(), 40 - 20
     assert log.is_newest(newest)
     for version in (newest - 1, newest + 1, 0, oldest - 10):
         assert not log.is_newest(version)

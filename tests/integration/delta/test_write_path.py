@@ -41,7 +41,7 @@ def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, mo
     where, name, layout, files = PATHS[way]
     place, passed = Place("delta-rs", tmp_path), list[list[str]]()
     if way == "an overwrite":
-        monkeypatch.setattr(state.delta.write.loaded_table, "replaceable_files", lambda _: None)
+        monkeypatch.setattr(state.delta.write.loaded_table, "list_replaceable_files", lambda _: None)
     if way == "file by file":
         write_by_files(monkeypatch)
     words = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)

@@ -15,7 +15,7 @@ from sinks.delta import append_log, compaction, upkeep
 from sinks.delta.append_log import AppendLog
 from sinks.delta.compaction import FileMerger, Merge, TableFile, choose_groups
 from sinks.delta.sweeping import paths_removed_since
-from state.delta.tables.table import storage_of
+from state.delta.tables.table import open_storage
 from tests.unit.sinks.delta.leaders import Leader, aged, entry_actions, numbers, run_names, table_files, table_rows
 from transactional.errors import SinkUnavailable
 from transactional.model.attempt import AttemptId, TxId
@@ -155,7 +155,7 @@ def test_a_checkpoint_has_the_files_that_were_removed_before_it(
     log = tmp_path / "events" / "_delta_log"
     for path in log.glob("*.json"):
         path.unlink()
-    storage = storage_of(leader.sink.location)
+    storage = open_storage(leader.sink.location)
     files = {file.base_name: file for file in storage.get_file_info(FileSelector("_delta_log"))}
     assert paths_removed_since(storage, files, 0.0) == removed
     assert paths_removed_since(storage, files, 4e9) == set()

@@ -22,7 +22,7 @@ from sinks.delta.publisher import DeltaPublisher
 from sinks.delta.run_files import RUNS_FOLDER, attempt_of
 from sinks.delta.sweeping import paths_removed_since, sweep
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state.delta.tables.table import storage_of
+from state.delta.tables.table import open_storage
 from tests.standing_s3 import BUCKET, StandingS3
 from tests.unit.sinks.delta.leaders import Leader, Row, aged, numbers, run_names, table_rows
 from transactional import RunSummary, TopologyConfig, run_topology
@@ -286,7 +286,7 @@ def test_files_are_deleted_that_nobody_reads_or_publishes(tmp_path: Path, monkey
 def test_nothing_is_deleted_if_the_log_does_not_say_when_it_was_removed(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 1).open()
     leader.sink.publish([leader.stage(1, 2)])
-    storage = storage_of(leader.sink.location)
+    storage = open_storage(leader.sink.location)
     assert paths_removed_since(storage, {}, 0.0) is None
 
 

@@ -111,7 +111,7 @@ def test_a_table_lives_in_a_store_that_needs_the_same_interpreter(
     assert {row["word"]: row["count"] for row in reader.rows(TxId(4)).to_pylist()}["cat"] == 4
     reader.close()
     words.close()
-    assert list(ExaminedDelta(DeltaLocation.of(TABLE, options), *OWNER.split("/")).diagnoses()) == []
+    assert list(ExaminedDelta(DeltaLocation.parse(TABLE, options), *OWNER.split("/")).diagnoses()) == []
 
 
 def test_an_entry_whose_answer_is_lost_counts_once(
@@ -150,21 +150,21 @@ def test_an_entry_that_somebody_else_has_made_leaves_no_file(
 
 def test_a_table_is_created_in_a_store_that_needs_the_same_interpreter(options: dict[str, str], tmp_path: Path) -> None:
     place = Place("delta-rs", tmp_path)
-    assert not is_there(DeltaLocation.of(TABLE, options))
+    assert not is_there(DeltaLocation.parse(TABLE, options))
     words = opened(TABLE, place, "merge", options)
     counted(words, place, [1])
     assert content(words) == {"cat": 1, "w1": 1}
-    assert is_there(DeltaLocation.of(TABLE, options))
+    assert is_there(DeltaLocation.parse(TABLE, options))
 
 
 def test_a_store_that_fails_while_a_table_is_created_is_an_outage(store: StandingS3, options: dict[str, str]) -> None:
     columns = StateColumns(Schema.parse("word string"), Schema.parse("count long"), {})
     store.refuses = "PUT words"
     with pytest.raises(OperatingError, match=r"Delta table .*/words can.t be (created|looked for): Generic S3"):
-        create_table(DeltaLocation.of(TABLE, options), columns, {})
+        create_table(DeltaLocation.parse(TABLE, options), columns, {})
     store.refuses = ""
-    create_table(DeltaLocation.of(TABLE, options), columns, {})
-    assert is_there(DeltaLocation.of(TABLE, options))
+    create_table(DeltaLocation.parse(TABLE, options), columns, {})
+    assert is_there(DeltaLocation.parse(TABLE, options))
 
 
 def test_a_folder_that_nobody_can_write_to_is_no_outage(tmp_path: Path) -> None:
@@ -174,13 +174,13 @@ def test_a_folder_that_nobody_can_write_to_is_no_outage(tmp_path: Path) -> None:
     with pytest.raises(
         SchemaMismatch, match=r"can't be created: \[Errno 20\] Not a directory.*\. Check that this user may make the"
     ):
-        create_table(DeltaLocation.of(file / "t"), columns, {})
+        create_table(DeltaLocation.parse(file / "t"), columns, {})
 
 
 def test_what_was_created_meanwhile_stays_as_it_is(store: StandingS3, options: dict[str, str], tmp_path: Path) -> None:
     """Also if the other creator has looked for it before."""
     columns = StateColumns(Schema.parse("word string"), Schema.parse("count long"), {})
-    for place in (DeltaLocation.of(TABLE, options), DeltaLocation.of(tmp_path / "words")):
+    for place in (DeltaLocation.parse(TABLE, options), DeltaLocation.parse(tmp_path / "words")):
         for name in ("first", "second"):
             create_table(place, columns, {"transactional.storeId": name})
         table = load_table(place)
@@ -412,7 +412,7 @@ class TestOptions:
         said = (
             f"^there is no login, and this machine has none: pass storage_options with {name}.* environment variables"
         )
-        assert re.match(said, DeltaLocation.of(uri).reason(error))
+        assert re.match(said, DeltaLocation.parse(uri).describe_error(error))
 
     def test_amazons_library_is_not_needed_to_look_for_a_table(
         self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
