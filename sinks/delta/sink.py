@@ -119,7 +119,7 @@ class DeltaSink(Sink):
         return self._files.find_missing(staged)
 
     def address(self) -> SinkAddress:
-        return SinkAddress("delta", self.txid, self.location.uri, self.location.storage_options)
+        return SinkAddress("delta", [self.txid], self.location.uri, self.location.storage_options)
 
     def risks(self, topology_id: str) -> Iterable[str]:
         return read_risks(self._log)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -24,8 +24,9 @@ class SchemaRegistry(Protocol):
 class AvroValue:
     """A value, or a key, that is a record of an Avro schema, with the fields of the stream that have its fields' names.
 
-    The schema is registered when a run starts, under the subject `TOPIC-value`, or `TOPIC-key`, unless `subject` is
-    another one. Fields that may be NULL have a union with null. Times in milliseconds lose their microseconds.
+    The schema is registered when a run starts, under the subject `TOPIC-value`, or `TOPIC-key`, of each topic, unless
+    `subject` is another one. Fields that may be NULL have a union with null. Times in milliseconds lose their
+    microseconds.
     """
 
     def __init__(self, schema: str, registry: SchemaRegistry, *, subject: str | None = None) -> None:
@@ -53,16 +54,22 @@ class AvroValue:
         """Return the names of the schema's fields."""
         return self._names
 
-    def prepare(self, topic: str, role: str) -> None:
-        """Register the schema for a topic's keys or values, by the role.
+    def prepare(self, topics: Sequence[str], role: str) -> None:
+        """Register the schema for the keys or values of topics, by the role.
 
-        Raises `SinkUnavailable`, and `ConfigError` if the registry refuses the schema.
+        Raises `SinkUnavailable`, and `ConfigError` if the registry refuses the schema, or does not give it one id.
         """
+        subjects = [self.subject] if self.subject else [f"{topic}-{role}" for topic in topics]
         try:
-            schema_id = self.registry.register(self.subject or f"{topic}-{role}", self.schema)
+            schema_ids = {subject: self.registry.register(subject, self.schema) for subject in subjects}
         except OperatingError as error:
             raise SinkUnavailable(str(error)) from error
-        self._prefix = b"\0" + schema_id.to_bytes(4, "big")
+        if len({*schema_ids.values()}) > 1:
+            raise ConfigError(
+                f"the registry has the schema of {self._record!r} under several ids, {schema_ids}, and a KafkaSink "
+                "writes one id into the records of all its topics: pass AvroValue a subject= for all of them"
+            )
+        self._prefix = b"\0" + schema_ids[subjects[0]].to_bytes(4, "big")
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
         """Return the bytes of each row behind the id of the schema. Raises `SchemaMismatch`."""

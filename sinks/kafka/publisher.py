@@ -19,8 +19,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sinks.kafka.connection import TIMEOUT_S, SinkConnection, kafka_error
 from sinks.kafka.control import control_topic, encode_marker
-from sinks.kafka.record_encoding import HEADER, KEY, PARTITION, VALUE
-from sinks.kafka.topics import TopicLimits
+from sinks.kafka.record_encoding import HEADER, KEY, PARTITION, TOPIC, VALUE
+from sinks.kafka.topics import TopicLimits, size_settings
 from transactional.core.ports import PublishedRecords, SinkOwner
 from transactional.model.errors import ConfigError, RecordRefused
 
@@ -51,8 +51,10 @@ class KafkaPublisher:
     Raises `SinkUnavailable`, and `TimeoutTooLong` for a `timeout_ms` that the brokers do not allow.
     """
 
-    def __init__(self, connection: SinkConnection, owner: SinkOwner, limits: TopicLimits, timeout_ms: int) -> None:
-        self._connection, self._owner, self._topic = connection, owner, limits.topic
+    def __init__(
+        self, connection: SinkConnection, owner: SinkOwner, limits: Sequence[TopicLimits], timeout_ms: int
+    ) -> None:
+        self._connection, self._owner, self._topic = connection, owner, limits[0].topic
         self._timeout_s = timeout_ms / 1_000
         self._control = control_topic(owner.topology_id)
         self._failures: list[tuple[KafkaError, Message]] = []
@@ -64,7 +66,7 @@ class KafkaPublisher:
             "transaction.timeout.ms": timeout_ms,
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
-            "message.max.bytes": limits.request_bytes_max,
+            **size_settings(connection, limits),
             "delivery.report.only.error": True,
             "on_delivery": self._note_failure,
         }
@@ -96,12 +98,12 @@ class KafkaPublisher:
 
     def _produce_records(self, published: PublishedRecords) -> None:
         """Hand records over to the client; a line more for each of them is a tenth of the time of a publication."""
-        attempt, produce, topic = published.publication.attempt, self._producer.produce, self._topic
+        attempt, produce = published.publication.attempt, self._producer.produce
         ours: Headers = [
             *(("txid", str(attempt.txid).encode()), ("attempt", str(attempt.attempt_id).encode())),
             ("sink", self._sink_id),
         ]
-        for key, content, headers, partition in split_records(published.records, ours):
+        for topic, key, content, headers, partition in split_records(published.records, self._topic, ours):
             try:
                 produce(topic, content, key, partition, headers=headers)
             except BufferError:
@@ -140,7 +142,8 @@ class KafkaPublisher:
         refused = next((failure for failure in self._failures if failure[0].code() in POISON), None)
         if is_aborted and refused is not None:
             code, message = refused
-            raise RecordRefused(self._connection.redact(f"{failed}: {_describe(message)} is refused: {code.str()}"))
+            record = self._describe(message, group)
+            raise RecordRefused(self._connection.redact(f"{failed}: {record} is refused: {code.str()}"))
         if is_aborted and error.code() in POISON:
             raise RecordRefused(self._connection.redact(f"{failed}: a record is refused: {error.str()}"))
         reason = error if not self._failures else self._failures[0][0]
@@ -164,17 +167,32 @@ class KafkaPublisher:
             else:
                 return True
 
+    def _describe(self, message: Message, group: Sequence[PublishedRecords]) -> str:
+        """Name a refused record, by its number in its transaction unless it is the marker."""
+        place = message.topic(), message.key(), message.value()
+        for published in group:
+            txid = published.publication.attempt.txid
+            if ("txid", str(txid).encode()) in (message.headers() or ()):
+                records = split_records(published.records, self._topic)
+                number = next((number for number, record in enumerate(records) if record[:3] == place), "?")
+                return (
+                    f"record {number} of transaction {txid}, for topic {place[0]!r} with key {place[1]!r:.100}, or one "
+                    "that was sent with it,"
+                )
+        return f"a record for topic {place[0]!r} with key {place[1]!r:.100}"
+
     def _note_failure(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and error.code() != KafkaError._PURGE_QUEUE:
             self._failures.append((error, message))
 
 
 def split_records(
-    records: pa.Table, first_headers: Headers | None = None
-) -> Iterable[tuple[bytes | None, bytes | None, Headers, int]]:
-    """Return key, value, headers and partition of each encoded record, whose own headers come after `first_headers`.
+    records: pa.Table, topic: str, first_headers: Headers | None = None
+) -> Iterable[tuple[str, bytes | None, bytes | None, Headers, int]]:
+    """Return topic, key, value, headers and partition of each encoded record.
 
-    Records without headers of their own share one list.
+    `topic` is that of records which name none. Their own headers come after `first_headers`; records without headers of
+    their own share one list.
     """
     names = [name for name in records.column_names if name.startswith(HEADER)]
     shared = first_headers or []
@@ -184,7 +202,10 @@ def split_records(
     partitions: Iterable[int] = repeat(BY_KEY, records.num_rows)
     if PARTITION in records.column_names:
         partitions = pc.fill_null(records.column(PARTITION), BY_KEY).to_pylist()
-    return zip(_parts_of(records, KEY), _parts_of(records, VALUE), headers, partitions, strict=True)
+    topics: Iterable[str] = repeat(topic, records.num_rows)
+    if TOPIC in records.column_names:
+        topics = records.column(TOPIC).to_pylist()
+    return zip(topics, _parts_of(records, KEY), _parts_of(records, VALUE), headers, partitions, strict=True)
 
 
 def _parts_of(records: pa.Table, name: str) -> Iterable[bytes | None]:
@@ -196,10 +217,3 @@ def _headers_of(records: pa.Table, names: Sequence[str], first_headers: Headers)
     plain_names = [name.removeprefix(HEADER) for name in names]
     for texts in zip(*(records.column(name).to_pylist() for name in names), strict=True):
         yield [*first_headers, *zip(plain_names, texts, strict=True)]
-
-
-def _describe(message: Message) -> str:
-    headers = dict(message.headers() or ())
-    txid = headers.get("txid")
-    transaction = f" of transaction {txid.decode()}" if isinstance(txid, bytes) else ""
-    return f"a record{transaction} with key {message.key()!r:.100}, or one that was sent with it,"

@@ -6,7 +6,7 @@ Pure functions of record batches. The headers `txid`, `attempt` and `sink` are a
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -17,9 +17,9 @@ from sinks.kafka.topics import OVERHEAD_BYTES, TopicLimits
 from transactional.model.errors import ConfigError, SchemaMismatch
 from transactional.model.schema import Schema
 
-KEY, VALUE, PARTITION, HEADER = "key", "value", "partition", "header "
+KEY, VALUE, PARTITION, TOPIC, HEADER = "key", "value", "partition", "topic", "header "
 """The columns of encoded records: NULL is a record without a key, a tombstone, or a partition that the key chooses.
-The column of a header begins with `HEADER`. The last two kinds exist only for sinks that have them."""
+The column of a header begins with `HEADER`. The last three kinds exist only for sinks that have them."""
 OUR_HEADERS: Final = ("txid", "attempt", "sink")
 
 _NUMBERS: Final = {"short": ">h", "int": ">i", "long": ">q", "float": ">f", "double": ">d"}
@@ -92,8 +92,8 @@ _FORMATS: Final = {
 class RecordForm:
     """How tuples become records.
 
-    `headers` are the fields of further headers by name. `partition` and `tombstone` are fields, too: a number, and
-    whether the record has no value.
+    `headers` are the fields of further headers by name. `partition`, `tombstone` and `topic` are fields, too: a number,
+    whether the record has no value, and the name of its topic.
     """
 
     key_part: RecordPart | None
@@ -101,6 +101,7 @@ class RecordForm:
     headers: Mapping[str, FieldBytes] = field(default_factory=dict)
     partition: str | None = None
     tombstone: str | None = None
+    topic: str | None = None
 
     def __post_init__(self) -> None:
         for name in OUR_HEADERS:
@@ -111,20 +112,20 @@ class RecordForm:
         """Raise `ConfigError` if a field is missing, or has a type that can't be encoded."""
         for part in self._parts():
             part.check_input(fields, used_by=used_by)
-        if self.partition is not None:
-            fields.require([self.partition], of="the stream", used_by=used_by)
-            if (type_ := fields[self.partition].type) not in _WHOLE_NUMBERS:
-                raise ConfigError(f"{used_by}: field {self.partition!r} is {type_}, and a partition is a whole number")
-        if self.tombstone is not None:
-            fields.require([self.tombstone], of="the stream", used_by=used_by)
-            if (type_ := fields[self.tombstone].type) != "boolean":
-                raise ConfigError(
-                    f"{used_by}: field {self.tombstone!r} is {type_}, and tombstone= takes a boolean field"
-                )
+        for name, types, expected in (
+            (self.partition, _WHOLE_NUMBERS, "a partition is a whole number"),
+            (self.tombstone, ("boolean",), "tombstone= takes a boolean field"),
+            (self.topic, ("string",), "topic_field= takes a string field"),
+        ):
+            if name is not None:
+                fields.require([name], of="the stream", used_by=used_by)
+                if (type_ := fields[name].type) not in types:
+                    raise ConfigError(f"{used_by}: field {name!r} is {type_}, and {expected}")
 
     def fields(self, fields: Schema) -> Schema:
         """Return the fields of a stream that records have, in the order of the stream."""
-        names = {name for part in self._parts() for name in part.names(fields)} | {self.partition, self.tombstone}
+        names = {name for part in self._parts() for name in part.names(fields)}
+        names |= {name for name in (self.partition, self.tombstone, self.topic) if name is not None}
         return fields.select(name for name in fields.names if name in names)
 
     def identity(self) -> dict[str, Any]:
@@ -132,21 +133,39 @@ class RecordForm:
         identity: dict[str, Any] = {"key": str(self.key_part or ""), "value": str(self.value_part)}
         if self.headers:
             identity["headers"] = {name: str(part) for name, part in self.headers.items()}
-        optional = {"partition": self.partition, "tombstone": self.tombstone}
+        optional = {"partition": self.partition, "tombstone": self.tombstone, "topic": self.topic}
         return identity | {option: f"field {name}" for option, name in optional.items() if name is not None}
 
-    def encode(self, batch: pa.RecordBatch, limits: TopicLimits | None) -> pa.Table:
-        """Encode a record for each row. Raises `SchemaMismatch` for a record that the topic would refuse."""
+    def encode(self, batch: pa.RecordBatch, limits: Sequence[TopicLimits]) -> pa.Table:
+        """Encode a record for each row. Raises `SchemaMismatch` for a record that its topic would refuse.
+
+        `limits` are those of the topics that rows may name, or of the one topic for all rows.
+        """
+        topics = _RowTopics(limits, None if self.topic is None else self._topic_numbers(batch, limits))
         columns = {
             KEY: pa.nulls(batch.num_rows, pa.binary()) if self.key_part is None else self.key_part.encode(batch),
             VALUE: self._values(batch),
         }
         columns |= {HEADER + name: part.encode(batch) for name, part in self.headers.items()}
-        if limits is not None:
-            self._check(columns, limits)
+        self._check(columns, topics)
         if self.partition is not None:
-            columns[PARTITION] = self._partitions(batch.column(self.partition), limits)
+            columns[PARTITION] = self._partitions(batch.column(self.partition), topics)
+        if self.topic is not None:
+            columns[TOPIC] = batch.column(self.topic)
         return pa.table(columns)
+
+    def _topic_numbers(self, batch: pa.RecordBatch, limits: Sequence[TopicLimits]) -> pa.Array:
+        """Return the number of the topic that each row names. Raises `SchemaMismatch` for one that is not listed."""
+        column, names = batch.column(self.topic), [topic.topic for topic in limits]
+        numbers = pc.index_in(column, pa.array(names, pa.string()))
+        if numbers.null_count:
+            row = _first_true_row(pc.is_null(numbers))
+            topic = "NULL" if column[row].as_py() is None else repr(column[row].as_py())
+            raise SchemaMismatch(
+                f"field {self.topic!r}, the topic, is {topic:.100} in row {row}, and topics= has "
+                f"{', '.join(map(repr, names))}"
+            )
+        return numbers
 
     def _values(self, batch: pa.RecordBatch) -> pa.Array:
         if self.tombstone is None:
@@ -159,34 +178,55 @@ class RecordForm:
     def _parts(self) -> Iterable[RecordPart]:
         return (*(() if self.key_part is None else (self.key_part,)), self.value_part, *self.headers.values())
 
-    def _check(self, columns: Mapping[str, pa.Array], limits: TopicLimits) -> None:
-        if limits.is_compacted and self.key_part is not None and columns[KEY].null_count:
-            row = _first_true_row(pc.is_null(columns[KEY]))
-            raise SchemaMismatch(
-                f"{self.key_part}, the key, is NULL in row {row}, and topic "
-                f"{limits.topic!r} is compacted: it refuses records without keys"
-            )
+    def _check(self, columns: Mapping[str, pa.Array], topics: _RowTopics) -> None:
+        if columns[KEY].null_count:
+            is_refused = pc.and_(pc.is_null(columns[KEY]), topics.spread(lambda topic: topic.is_compacted))
+            if pc.any(is_refused).as_py():
+                row = _first_true_row(is_refused)
+                raise SchemaMismatch(
+                    f"{self.key_part}, the key, is NULL in row {row}, and topic {topics.of_row(row).topic!r} is "
+                    "compacted: it refuses records without keys"
+                )
         sizes: Any = sum(len(name.encode()) + _HEADER_BYTES for name in self.headers)
         for column in columns.values():
             sizes = pc.add(sizes, pc.fill_null(pc.binary_length(column), 0))
-        is_too_large = pc.greater(sizes, limits.record_bytes_max)
+        is_too_large = pc.greater(sizes, topics.spread(lambda topic: topic.record_bytes_max))
         if pc.any(is_too_large).as_py():
             row = _first_true_row(is_too_large)
+            topic = topics.of_row(row)
             raise SchemaMismatch(
-                f"row {row} makes a record of {sizes[row]} bytes, more than the {limits.record_bytes_max} that topic "
-                f"{limits.topic!r} takes (its max.message.bytes less {OVERHEAD_BYTES})"
+                f"row {row} makes a record of {sizes[row]} bytes, more than the {topic.record_bytes_max} that topic "
+                f"{topic.topic!r} takes (its max.message.bytes less {OVERHEAD_BYTES})"
             )
 
-    def _partitions(self, column: pa.Array, limits: TopicLimits | None) -> pa.Array:
-        count = 2**31 if limits is None else limits.partitions
-        is_wrong = pc.or_(pc.less(column, 0), pc.greater_equal(column, count))
+    def _partitions(self, column: pa.Array, topics: _RowTopics) -> pa.Array:
+        counts = topics.spread(lambda topic: topic.partitions)
+        is_wrong = pc.or_(pc.less(column, 0), pc.greater_equal(column, counts))
         if pc.any(is_wrong).as_py():
             row = _first_true_row(is_wrong)
+            topic = topics.of_row(row)
             raise SchemaMismatch(
-                f"field {self.partition!r}, the partition, is {column[row]} in row {row}, and the topic has the "
-                f"partitions 0 to {count - 1}"
+                f"field {self.partition!r}, the partition, is {column[row]} in row {row}, and topic {topic.topic!r} "
+                f"has the partitions 0 to {topic.partitions - 1}"
             )
         return column.cast(pa.int32())
+
+
+@dataclass(frozen=True, slots=True)
+class _RowTopics:
+    """The topic of each row of a batch, by its number among the limits. Without numbers all rows go to the first."""
+
+    limits: Sequence[TopicLimits]
+    numbers: pa.Array | None
+
+    def of_row(self, row: int) -> TopicLimits:
+        return self.limits[0 if self.numbers is None else self.numbers[row].as_py()]
+
+    def spread(self, limit_of: Callable[[TopicLimits], int]) -> pa.Array | pa.Scalar:
+        """Return a limit of each row's topic, as a scalar if all rows go to one."""
+        if self.numbers is None:
+            return pa.scalar(limit_of(self.limits[0]))
+        return pa.array(map(limit_of, self.limits)).take(self.numbers)
 
 
 def _first_true_row(mask: pa.BooleanArray) -> int:

@@ -1,4 +1,4 @@
-"""`KafkaSink`: publishes the tuples of a stream as records of a Kafka topic, once for each committed transaction."""
+"""`KafkaSink`: publishes the tuples of a stream as records of Kafka topics, once for each committed transaction."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from sinks.kafka.json_value import JsonValue
 from sinks.kafka.publisher import KafkaPublisher, TimeoutTooLong
 from sinks.kafka.record_encoding import HEADER, KEY, VALUE, FieldBytes, RecordForm
 from sinks.kafka.sender import close_sender, sender_for
-from sinks.kafka.topics import TopicLimits, cluster_id, find_risks, read_limits
+from sinks.kafka.topics import TopicLimits, cluster_id, find_risks, name_topics, read_limits
 from transactional.core.ports import PublishedRecords, Sink, SinkAddress, SinkOwner, SinkPosition
 from transactional.model.errors import ConfigError, SinkUnavailable
+from transactional.model.names import SINK_TOPICS
 from transactional.model.schema import Schema
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class KafkaSink(Sink):
-    """A sink for a Kafka topic, which has to exist.
+    """A sink for a Kafka topic, which has to exist, or for several topics.
+
+    With several `topics`, the string field `topic_field` names the topic of each record. A tuple that names none of
+    them is a bad tuple.
 
     `value` is a `JsonValue`, an `AvroValue`, or the name of a text or binary field that is sent as it is; `key` is the
     name of a field, an `AvroValue`, or None for records without keys. Records with equal keys go to one partition, the
@@ -43,8 +47,10 @@ class KafkaSink(Sink):
     def __init__(
         self,
         bootstrap_servers: str,
-        topic: str,
+        topic: str | None = None,
         *,
+        topics: Sequence[str] = (),
+        topic_field: str | None = None,
         key: AvroValue | str | None = None,
         value: JsonValue | AvroValue | str = JsonValue(),  # noqa: B008 - it is immutable
         headers: Mapping[str, str] | None = None,
@@ -52,18 +58,17 @@ class KafkaSink(Sink):
         tombstone: str | None = None,
         options: Mapping[str, Option] | None = None,
     ) -> None:
-        if not topic:
-            raise ConfigError("KafkaSink: topic is empty")
+        self.topics = _topic_names(topic, topics, topic_field)
         self.connection = SinkConnection(bootstrap_servers, tuple((options or {}).items()))
-        self.topic = topic
         self.form = RecordForm(
             FieldBytes(key, KEY) if isinstance(key, str) else copy(key),
             FieldBytes(value, VALUE) if isinstance(value, str) else copy(value),
             {name: FieldBytes(field, HEADER.strip()) for name, field in (headers or {}).items()},
             partition,
             tombstone,
+            topic_field,
         )
-        self._limits: TopicLimits | None = None
+        self._limits: Sequence[TopicLimits] = ()
         self._cluster_id = ""
         self._timeout_ms = TRANSACTION_TIMEOUT_MS
         """How long a Kafka transaction may be open: doubled while a single transaction takes longer."""
@@ -71,14 +76,17 @@ class KafkaSink(Sink):
         self._publisher: KafkaPublisher | None = None
 
     def __repr__(self) -> str:
-        return f"KafkaSink({self.connection.bootstrap_servers!r}, {self.topic!r})"
+        topics = repr(self.topics[0])
+        if self.form.topic is not None:
+            topics = f"topics={list(self.topics)}, topic_field={self.form.topic!r}"
+        return f"KafkaSink({self.connection.bootstrap_servers!r}, {topics})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_publisher": None, "_owner": None}
 
     @property
     def target_name(self) -> str:
-        return f"topic {self.topic!r}"
+        return name_topics(self.topics)
 
     def check_input(self, fields: Schema, *, used_by: str) -> None:
         self.form.check_input(fields, used_by=used_by)
@@ -89,36 +97,43 @@ class KafkaSink(Sink):
     def prepare(self) -> None:
         admin = self._admin()
         self._cluster_id = cluster_id(admin, self.connection)
-        self._limits = read_limits(admin, self.connection, self.topic)
+        self._limits = self._read_limits(admin)
+        for topic in self._limits:
+            if topic.is_compacted and self.form.key_part is None:
+                raise ConfigError(
+                    f"topic {topic.topic!r} is compacted, which refuses records without keys: KafkaSink needs key="
+                )
         for role, part in ((KEY, self.form.key_part), (VALUE, self.form.value_part)):
             if isinstance(part, AvroValue):
-                part.prepare(self.topic, role)
+                part.prepare(self.topics, role)
 
     def identity(self) -> Mapping[str, Any]:
-        return {"kind": self.kind, "cluster": self._cluster_id, "topic": self.topic, **self.form.identity()}
+        is_listed = self.form.topic is not None
+        topics = {SINK_TOPICS: dict.fromkeys(self.topics, "listed")} if is_listed else {"topic": self.topics[0]}
+        return {"kind": self.kind, "cluster": self._cluster_id, **topics, **self.form.identity()}
 
     def encode(self, batch: pa.RecordBatch) -> pa.Table:
-        return self.form.encode(batch, self._limits)
+        return self.form.encode(batch, self._limits or [*map(TopicLimits, self.topics)])
 
     def checksum(self, staged: pa.Table) -> int:
         return sum_checksums(staged)
 
     def address(self) -> SinkAddress:
-        return SinkAddress("kafka", self.topic, self.connection.bootstrap_servers, dict(self.connection.options))
+        return SinkAddress("kafka", self.topics, self.connection.bootstrap_servers, dict(self.connection.options))
 
     def risks(self, topology_id: str) -> Iterator[str]:
         admin = self._admin()
-        for topic in (self.topic, control_topic(topology_id)):
+        for topic in (*self.topics, control_topic(topology_id)):
             yield from find_risks(admin, self.connection, topic)
 
     def look(self, owner: SinkOwner) -> SinkPosition | None:
         admin = self._admin()
-        self._check_limits(read_limits(admin, self.connection, self.topic))
+        self._check_limits(self._read_limits(admin))
         control = ControlTopic(self.connection, owner)
         return control.visible_position() if control.check(admin) else None
 
     def open(self, owner: SinkOwner, *, has_published: bool) -> None:
-        assert self._limits is not None, "it has been looked at"
+        assert self._limits, "it has been looked at"
         ControlTopic(self.connection, owner).create(self._admin(), has_published=has_published)
         self._owner, self._publisher = owner, None
         try:
@@ -134,7 +149,7 @@ class KafkaSink(Sink):
     def fence_removed(self, owner: SinkOwner, identity: Mapping[str, Any]) -> bool:
         if (identity.get("kind"), identity.get("cluster")) != (self.kind, self._cluster_id):
             return False
-        assert self._limits is not None, "it is prepared"
+        assert self._limits, "it is prepared"
         KafkaPublisher(self.connection, owner, self._limits, TRANSACTION_TIMEOUT_MS)
         return True
 
@@ -153,22 +168,44 @@ class KafkaSink(Sink):
             raise
 
     def send(self, records: pa.Table) -> Mapping[int, str]:
-        assert self._limits is not None, "it is prepared"
+        assert self._limits, "it is prepared"
         return sender_for(self.connection, self._limits).send(records)
 
     def close(self) -> None:
         self._publisher = None
-        if self._limits is not None:
+        if self._limits:
             close_sender(self.connection, self._limits)
 
     def _admin(self) -> AdminClient:
         return AdminClient(self.connection.settings({}))
 
-    def _check_limits(self, limits: TopicLimits) -> None:
-        """Keep the limits of the topic. Raises `ConfigError` if tasks check records by limits that it no longer has."""
-        if self._limits is not None and not limits.admits(self._limits):
-            raise ConfigError(
-                f"topic {self.topic!r} has other settings than when this process has started: {limits}, and before "
-                f"{self._limits}. Start it again, so that its tasks check records by the new ones"
-            )
+    def _read_limits(self, admin: AdminClient) -> list[TopicLimits]:
+        return [read_limits(admin, self.connection, topic) for topic in self.topics]
+
+    def _check_limits(self, limits: Sequence[TopicLimits]) -> None:
+        """Keep the limits, in the order of the topics, unless there are some.
+
+        Raises `ConfigError` if tasks check records by limits that a topic no longer has.
+        """
+        for topic, earlier in zip(limits, self._limits, strict=False):  # none at first
+            if not topic.admits(earlier):
+                raise ConfigError(
+                    f"topic {topic.topic!r} has other settings than when this process has started: {topic}, and before "
+                    f"{earlier}. Start it again, so that its tasks check records by the new ones"
+                )
         self._limits = self._limits or limits
+
+
+def _topic_names(topic: str | None, topics: Sequence[str], topic_field: str | None) -> tuple[str, ...]:
+    """Return the topics of a sink. Raises `ConfigError` for none, and for a list of topics without a field."""
+    is_list = not isinstance(topics, str) and all(isinstance(name, str) for name in topics)
+    if not is_list or not (topic is None) == bool(topics) == (topic_field is not None):
+        raise ConfigError(
+            "KafkaSink takes a topic, or topics=['a', 'b'], a list, with topic_field=, the field that names one of "
+            f"them; got topic={topic!r}, topics={topics!r}, topic_field={topic_field!r}"
+        )
+    names = tuple(topics) if topic is None else (topic,)
+    for name in names:
+        if not name or names.count(name) > 1:
+            raise ConfigError(f"KafkaSink: {'a topic is empty' if not name else f'topics= has {name!r} twice'}")
+    return names

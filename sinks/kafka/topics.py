@@ -5,7 +5,7 @@ Tasks get the limits with the sink, so a record that its topic would refuse is a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,15 +21,21 @@ IN_SYNC_MIN: Final = 2
 OVERHEAD_BYTES: Final = 1_000
 """The number of bytes that a request may have besides the content of the largest record."""
 
+BATCH_BYTES: Final = 1_000_000
+"""The default of librdkafka for the bytes of a batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """The limits of a topic when it was described. `request_bytes_max` is its `max.message.bytes`."""
+    """The limits of a topic when it was described. `request_bytes_max` is its `max.message.bytes`.
+
+    By default a topic has no limits: it was not described.
+    """
 
     topic: str
-    partitions: int
-    request_bytes_max: int
-    is_compacted: bool
+    partitions: int = 2**31
+    request_bytes_max: int = 2**31
+    is_compacted: bool = False
 
     @property
     def record_bytes_max(self) -> int:
@@ -61,6 +67,25 @@ def read_limits(admin: AdminClient, connection: SinkConnection, topic: str) -> T
             f"{2 * OVERHEAD_BYTES}"
         )
     return TopicLimits(topic, partitions, bytes_max, "compact" in settings["cleanup.policy"])
+
+
+def name_topics(topics: Sequence[str]) -> str:
+    """Return the topic in words, or several of them, of which each record is in one: `topic 'a', 'b' or 'c'`."""
+    *first_names, last_name = map(repr, topics)
+    return f"topic {', '.join(first_names)} or {last_name}" if first_names else f"topic {last_name}"
+
+
+def size_settings(connection: SinkConnection, limits: Sequence[TopicLimits]) -> dict[str, int]:
+    """Return the settings by which a producer respects the limits of all its topics.
+
+    A batch is for one topic, but producers have one limit for all batches: that of the smallest topic. A record that is
+    larger makes a batch by itself.
+    """
+    sizes = [topic.request_bytes_max for topic in limits]
+    if min(sizes) == max(sizes):
+        return {"message.max.bytes": max(sizes)}
+    batch_bytes_max = int(dict(connection.options).get("batch.size", BATCH_BYTES))
+    return {"message.max.bytes": max(sizes), "batch.size": min(batch_bytes_max, *sizes)}
 
 
 def find_risks(admin: AdminClient, connection: SinkConnection, topic: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from sinks import DeltaSink, JsonValue, KafkaSink
-from sinks.kafka.record_encoding import KEY, VALUE
+from sinks.kafka.publisher import split_records
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
 from transactional.errors import RecordRefused
 
@@ -88,13 +88,13 @@ class TopicSink(KafkaSink):
     def __init__(self, topics: Topics, publishing: Publishing) -> None:
         value = JsonValue(*publishing.fields)
         super().__init__("memory:9092", publishing.topic, key=publishing.key, value=value)
-        self.topics, self.name, self._cluster_id = topics, publishing.name, publishing.cluster
+        self.world, self.name, self._cluster_id = topics, publishing.name, publishing.cluster
 
     def prepare(self) -> None:
         """Keep the declared cluster."""
 
     def look(self, owner: SinkOwner) -> SinkPosition | None:
-        return self.topics.positions.get((self.name, self._cluster_id))
+        return self.world.positions.get((self.name, self._cluster_id))
 
     def open(self, owner: SinkOwner, *, has_published: bool) -> None:
         self.owner = owner
@@ -103,16 +103,17 @@ class TopicSink(KafkaSink):
         return True
 
     def position(self) -> SinkPosition | None:
-        return self.topics.positions.get((self.name, self._cluster_id))
+        return self.world.positions.get((self.name, self._cluster_id))
 
     def publish(self, group: Sequence[PublishedRecords]) -> None:
-        if self.topics.are_full:
+        if self.world.are_full:
             raise RecordRefused("the topic is full")
         for published in group:
-            rows = zip(*(published.records.column(name).to_pylist() for name in (KEY, VALUE)), strict=True)
-            records = [(published.publication.attempt.txid, (key.decode(), value.decode())) for key, value in rows]
-            self.topics.records.setdefault(self.topic, []).extend(records)
-        self.topics.positions[self.name, self._cluster_id] = SinkPosition(self.owner.store_id, group[-1].publication)
+            txid = published.publication.attempt.txid
+            for topic, key, value, *_ in split_records(published.records, self.topics[0]):
+                record = (key or b"").decode(), (value or b"").decode()
+                self.world.records.setdefault(topic, []).append((txid, record))
+        self.world.positions[self.name, self._cluster_id] = SinkPosition(self.owner.store_id, group[-1].publication)
 
 
 class TableSink(DeltaSink):

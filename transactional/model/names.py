@@ -77,6 +77,9 @@ def joining_of(component_id: str) -> str:
 SINKS: Final = "sinks"
 """The entry of a fingerprint with the sinks, by name."""
 
+SINK_TOPICS: Final = "topics"
+"""The entry of a sink in a fingerprint with the topics that its records may name. It may gain topics."""
+
 SINK_PROPERTY: Final = "transactional.sink"
 """The publisher of a table that a sink appends to, as JSON: `topology`, `sink`, `store`; and the `run` whose store has
 committed its newest publication."""

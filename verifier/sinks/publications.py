@@ -6,7 +6,7 @@ topics, then the store again, then the topics up to these ends. Nothing is chang
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -40,47 +40,103 @@ def check_sinks(store_url: str, topology_id: str, topics: Sequence[CheckedTopic]
             return findings.report()
         ends = [read_end(checked) for checked in topics]
         stored = store.publications(topology_id)
+    read_topics = []
     for checked, end in zip(topics, ends, strict=True):
         sinks = {compute_sink_id(topology_id, sink, str(earlier.store_id)): sink for sink in checked.sinks}
-        check_topic(checked.topic, end, read_records(checked, end, sinks), sinks, earlier, stored, findings)
+        read_topics.append(ReadTopic(checked.topic, end, read_records(checked, end, sinks), sinks))
+    check_topics(read_topics, earlier, stored, findings)
     return findings.report()
 
 
-def check_topic(
-    topic: str,
-    end: TopicEnd,
-    records: TopicRecords,
-    sinks: Mapping[bytes, str],
-    earlier: Publications,
-    stored: Publications,
-    findings: Findings,
-) -> None:
-    """Compare the records that the sinks of these ids have in a topic with the store.
+@dataclass(frozen=True, slots=True)
+class ReadTopic:
+    """A topic that was read up to its end. `sinks` are the names of the sinks with these ids, which publish to it."""
 
-    `earlier` was read before the end of the topic, `stored` after it: so everything that `earlier` calls published is
-    in the topic, and `stored` knows everything that is there.
+    topic: str
+    end: TopicEnd
+    records: TopicRecords
+    sinks: Mapping[bytes, str]
+
+
+def check_topics(topics: Sequence[ReadTopic], earlier: Publications, stored: Publications, findings: Findings) -> None:
+    """Compare the records that sinks have in their topics with the store.
+
+    `earlier` was read before the ends of the topics, `stored` after them: so everything that `earlier` calls published
+    is in the topics, and `stored` knows everything that is there. A sink may have the records of a transaction in
+    several topics: they are counted together.
     """
-    place = f"topic {topic!r}"
-    if records.foreign_count:
-        findings.note(f"{place}: {records.foreign_count} records of others were passed over")
-    if end.is_compacted:
-        findings.note(f"{place} is compacted: of its records only order and attempts were checked")
-    for sink_id, sink in sinks.items():
-        part = _SinkPart(f"{place}, sink {sink!r}", sink, records.by_sink_id[sink_id], stored)
-        findings.add_checked("published records", part.records.counts.total())
-        _check_order(part, findings)
-        _check_attempts(part, findings)
-        _check_transactions(part, end, earlier, findings)
+    parts_by_sink: dict[str, list[_SinkPart]] = defaultdict(list)
+    for topic in topics:
+        place = f"topic {topic.topic!r}"
+        if topic.records.foreign_count:
+            findings.note(f"{place}: {topic.records.foreign_count} records of others were passed over")
+        if topic.end.is_compacted:
+            findings.note(f"{place} is compacted: of its records only order and attempts were checked")
+        for sink_id, sink in topic.sinks.items():
+            part = _SinkPart(topic.topic, topic.end, sink, topic.records.by_sink_id[sink_id], stored)
+            parts_by_sink[sink].append(part)
+            findings.add_checked("published records", part.records.counts.total())
+            _check_order(part, findings)
+            _check_attempts(part, findings)
+    for parts in parts_by_sink.values():
+        _check_transactions(_SinkWhole.of_parts(parts), earlier, findings)
 
 
 @dataclass(frozen=True, slots=True)
 class _SinkPart:
-    """The records of one sink in a topic, and what the store has."""
+    """The records of one sink in one topic, and what the store has."""
 
-    place: str
+    topic: str
+    end: TopicEnd
     sink: str
     records: SinkRecords
     stored: Publications
+
+    @property
+    def place(self) -> str:
+        return f"topic {self.topic!r}, sink {self.sink!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class _SinkWhole:
+    """The records of one sink in all its topics, summed up by attempt, and what the store has.
+
+    `deleted_up_to` is the newest attempt of which retention may have deleted records. With `is_compacted`, records may
+    be missing in one of the topics.
+    """
+
+    place: str
+    sink: str
+    counts: Counter[int]
+    checksums: Counter[int]
+    deleted_up_to: float | None
+    is_compacted: bool
+    stored: Publications
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[_SinkPart]) -> _SinkWhole:
+        """Sum up the topics of one sink."""
+        counts: Counter[int] = Counter()
+        checksums: Counter[int] = Counter()
+        for part in parts:
+            counts.update(part.records.counts)
+            checksums.update(part.records.checksums)
+        topics = ", ".join(repr(part.topic) for part in parts)
+        sink, stored = parts[0].sink, parts[0].stored
+        deleted = [
+            attempt_id
+            for part in parts
+            if not part.end.is_compacted and (attempt_id := _find_deleted(part.end, part.records)) is not None
+        ]
+        return cls(
+            f"topic{'s' * (len(parts) > 1)} {topics}, sink {sink!r}",
+            sink,
+            counts,
+            checksums,
+            max(deleted, default=None),
+            any(part.end.is_compacted for part in parts),
+            stored,
+        )
 
 
 def _check_order(part: _SinkPart, findings: Findings) -> None:
@@ -116,33 +172,33 @@ def _check_attempts(part: _SinkPart, findings: Findings) -> None:
         findings.note(f"{part.place}: {count} records are of transactions that {reason}")
 
 
-def _check_transactions(part: _SinkPart, end: TopicEnd, earlier: Publications, findings: Findings) -> None:
-    """Check that the topic has all records of each committed transaction, unless it still waits to be published."""
-    deleted_up_to = None if end.is_compacted else _find_deleted(end, part.records)
+def _check_transactions(whole: _SinkWhole, earlier: Publications, findings: Findings) -> None:
+    """Check that the topics have all records of each committed transaction, unless it still waits to be published."""
+    deleted_up_to = whole.deleted_up_to
     if deleted_up_to is not None:
-        findings.note(f"{part.place}: its retention has deleted records; of their transactions not all was checked")
-    letters, waiting = part.stored.letters.get(part.sink, {}), 0
-    for attempt_id, published in sorted(part.stored.records.get(part.sink, {}).items()):
-        set_aside, count = letters.get(attempt_id, 0), part.records.counts[attempt_id]
+        findings.note(f"{whole.place}: its retention has deleted records; of their transactions not all was checked")
+    letters, waiting = whole.stored.letters.get(whole.sink, {}), 0
+    for attempt_id, published in sorted(whole.stored.records.get(whole.sink, {}).items()):
+        set_aside, count = letters.get(attempt_id, 0), whole.counts[attempt_id]
         expected = StoredRecords(published.count - set_aside) if set_aside else published
-        is_whole = not end.is_compacted and (deleted_up_to is None or attempt_id > deleted_up_to)
-        if count < expected.count and not _is_published(part.sink, attempt_id, earlier):
+        is_whole = not whole.is_compacted and (deleted_up_to is None or attempt_id > deleted_up_to)
+        if count < expected.count and not _is_published(whole.sink, attempt_id, earlier):
             waiting += 1
         elif is_whole or count > expected.count:
-            _check_transaction(part, attempt_id, expected, findings)
+            _check_transaction(whole, attempt_id, expected, findings)
     if waiting:
-        findings.note(f"{part.place}: {waiting} committed transactions are not published yet")
+        findings.note(f"{whole.place}: {waiting} committed transactions are not published yet")
 
 
-def _check_transaction(part: _SinkPart, attempt_id: int, expected: StoredRecords, findings: Findings) -> None:
-    txid, _ = part.stored.attempts[attempt_id]
-    record_place, count = f"{part.place}, transaction {txid}", part.records.counts[attempt_id]
+def _check_transaction(whole: _SinkWhole, attempt_id: int, expected: StoredRecords, findings: Findings) -> None:
+    txid, _ = whole.stored.attempts[attempt_id]
+    record_place, count = f"{whole.place}, transaction {txid}", whole.counts[attempt_id]
     if count != expected.count:
         kind = Kind.TRANSACTION_TWICE if count > expected.count else Kind.PARTLY_VISIBLE
         findings.add(kind if count else Kind.TRANSACTION_LOST, record_place, f"{expected.count} records", count)
-    elif expected.checksum is not None and part.records.checksums[attempt_id] != expected.checksum:
+    elif expected.checksum is not None and whole.checksums[attempt_id] != expected.checksum:
         text = f"records with the checksum {expected.checksum}"
-        findings.add(Kind.WRONG_PUBLICATION, record_place, text, part.records.checksums[attempt_id])
+        findings.add(Kind.WRONG_PUBLICATION, record_place, text, whole.checksums[attempt_id])
 
 
 def _find_deleted(end: TopicEnd, records: SinkRecords) -> float | None:

@@ -56,12 +56,12 @@ class PublishedRecords:
 class SinkAddress:
     """The place of published records, for readers without the sink.
 
-    `format` is `"kafka"`, with the topic as `target`, the brokers' addresses as `uri`, and librdkafka's `options`; or
-    `"delta"`, with the column of the transaction as `target`, the table as `uri`, and delta-rs' `options`.
+    `format` is `"kafka"`, with the topics as `targets`, the brokers' addresses as `uri`, and librdkafka's `options`; or
+    `"delta"`, with the column of the transaction as the one target, the table as `uri`, and delta-rs' `options`.
     """
 
     format: str
-    target: str
+    targets: Sequence[str]
     uri: str
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
 
@@ -111,7 +111,10 @@ class Sink(ABC):
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """The target of a prepared sink and the form of its records, for the fingerprint of a topology."""
+        """The target of a prepared sink and the form of its records, for the fingerprint of a topology.
+
+        A mapping with the name `topics` may gain entries in a later run. Everything else has to stay.
+        """
 
     @abstractmethod
     def encode(self, batch: pa.RecordBatch) -> pa.Table:

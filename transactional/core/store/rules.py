@@ -53,6 +53,7 @@ from transactional.model.names import (
     EVENT_TIMES,
     JOINED_ON,
     KEPT_FIELDS,
+    SINK_TOPICS,
     SINKS,
     WINDOW_FIELDS,
     WINDOW_TIME,
@@ -114,7 +115,7 @@ def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> 
     """Return the entries that differ, each as `path: stored …, given …`, in order of their paths.
 
     Mappings are compared entry by entry, everything else as a whole; an empty mapping equals a missing one. A committer
-    or sink that is only in `given` has joined, which is not a change.
+    or sink that is only in `given` has joined, as has a topic of a sink, which is not a change.
     """
     stored_entries, given_entries = dict(_entries(stored)), dict(_entries(given))
     stored_parts = {path[:2] for path in stored_entries if path[0] in (COMMITTERS, SINKS)}
@@ -122,7 +123,7 @@ def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> 
         f"{'.'.join(path)}: stored {_entry_text(path, stored_entries)}, given {_entry_text(path, given_entries)}"
         for path in sorted(stored_entries.keys() | given_entries.keys())
         if _in_order(path, stored_entries.get(path)) != _in_order(path, given_entries.get(path))
-        and not _is_new(path, stored_parts)
+        and not _is_new(path, stored_entries, stored_parts)
         # A stream may get an event time, or lose it with its windows.
         if path[0] != EVENT_TIMES or (path in stored_entries and path in given_entries)
     ]
@@ -154,8 +155,12 @@ def _by_name(windows: str | None) -> str | None:
     return windows and _KEY_OF_TIMED.sub(lambda key: ", ".join(sorted(key[0].split(", "))), windows)
 
 
-def _is_new(path: tuple[str, ...], stored_parts: Collection[tuple[str, ...]]) -> bool:
-    """Return whether an entry belongs to a committer or sink that has joined."""
+def _is_new(
+    path: tuple[str, ...], stored_entries: Collection[tuple[str, ...]], stored_parts: Collection[tuple[str, ...]]
+) -> bool:
+    """Return whether an entry belongs to a committer or sink that has joined, or is a topic that a sink has gained."""
+    if path[0] == SINKS and path[2:3] == (SINK_TOPICS,):
+        return path not in stored_entries
     return path[0] in (COMMITTERS, SINKS) and len(path) > 1 and path[:2] not in stored_parts
 
 

@@ -45,7 +45,7 @@ def appended_tables(topology: Topology) -> list[AppendedTable]:
     """Return the tables to which sinks of a topology append."""
     addresses = {name: sink.address() for name, sink in topology.sinks.items()}
     return [
-        AppendedTable(name, address.uri, address.target, {key: str(text) for key, text in address.options.items()})
+        AppendedTable(name, address.uri, address.targets[0], {key: str(text) for key, text in address.options.items()})
         for name, address in addresses.items()
         if address is not None and address.format == "delta"
     ]
@@ -65,11 +65,11 @@ def checked_topics(topology: Topology) -> tuple[list[CheckedTopic], list[str]]:
             notes.append(f"sink {name!r} publishes to no topic and no table: {sink.target_name} was not checked")
         if address is None or address.format != "kafka":
             continue
-        key = (address.uri, address.target)
-        sinks_by_topic[key].append(name)
-        addresses[key] = address
+        for topic in address.targets:
+            sinks_by_topic[address.uri, topic].append(name)
+            addresses[address.uri, topic] = address
     topics = [
-        CheckedTopic(address.target, tuple(sinks_by_topic[key]), KafkaSource(address.uri, address.options))
-        for key, address in addresses.items()
+        CheckedTopic(topic, tuple(sinks_by_topic[uri, topic]), KafkaSource(uri, address.options))
+        for (uri, topic), address in addresses.items()
     ]
     return topics, notes

@@ -105,7 +105,7 @@ def encode(avro_type: Any, field_type: str, contents: list[Any]) -> list[bytes]:
     made.check_input(schema, used_by="sink 'alerts'")
     part = made.form.value_part
     assert isinstance(part, AvroValue)
-    part.prepare("topic", "value")
+    part.prepare(["topic"], "value")
     unpickled = pickle.loads(pickle.dumps(made))
     from transactional.model.arrow.conversions import arrow_schema
 
@@ -188,9 +188,9 @@ def test_what_is_no_schema_or_no_registry_is_refused(schema: str, registry: Sche
 
 def test_subjects_are_those_of_confluent_and_a_registry_may_be_away() -> None:
     registry = OneRegistry()
-    AvroValue(record("int"), registry).prepare("orders", "value")
-    AvroValue(record("int"), registry, subject="of.ours.Made").prepare("orders", "value")
-    AvroValue(record("int"), registry).prepare("orders", "key")
+    AvroValue(record("int"), registry).prepare(["orders"], "value")
+    AvroValue(record("int"), registry, subject="of.ours.Made").prepare(["orders"], "value")
+    AvroValue(record("int"), registry).prepare(["orders"], "key")
     assert registry.subjects == ["orders-value", "of.ours.Made", "orders-key"]
     with pytest.raises(SinkUnavailable, match="no schema registry gives an answer"):
-        AvroValue(record("int"), AwayRegistry()).prepare("orders", "value")
+        AvroValue(record("int"), AwayRegistry()).prepare(["orders"], "value")

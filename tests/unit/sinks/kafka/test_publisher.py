@@ -16,7 +16,7 @@ from sinks.kafka.checksums import sum_checksums
 from sinks.kafka.connection import SinkConnection
 from sinks.kafka.control import ControlTopic
 from sinks.kafka.publisher import Headers, split_records
-from sinks.kafka.record_encoding import HEADER, KEY, PARTITION, VALUE
+from sinks.kafka.record_encoding import HEADER, KEY, PARTITION, TOPIC, VALUE
 from sinks.kafka.sink import KafkaSink
 from sinks.kafka.topics import TopicLimits
 from transactional.core.ports import PublishedRecords, SinkOwner
@@ -80,8 +80,14 @@ class RefusedMessage:
     def headers(self) -> list[tuple[str, bytes]]:
         return [("txid", b"7")]
 
+    def topic(self) -> str:
+        return "topic"
+
     def key(self) -> bytes:
         return b"ann"
+
+    def value(self) -> bytes:
+        return b"{}"
 
 
 def group(count: int) -> list[PublishedRecords]:
@@ -97,7 +103,7 @@ OWNER = SinkOwner("orders", "alerts/ä", "store")
 def sink(monkeypatch: pytest.MonkeyPatch) -> KafkaSink:
     """A sink whose client does what `ScriptedProducer.script` says."""
     sink = KafkaSink("host:9092", "topic", value="value")
-    sink._limits = TopicLimits("topic", 1, 1_000_000, is_compacted=False)
+    sink._limits = [TopicLimits("topic", 1, 1_000_000)]
     fresh: dict[str, Any] = {"script": {}, "calls": [], "headers": [], "timeouts_ms": [], "refused": None}
     for name, content in fresh.items():
         monkeypatch.setattr(ScriptedProducer, name, content, raising=False)
@@ -173,8 +179,27 @@ def test_a_commit_whose_outcome_stays_unknown_needs_another_producer(
 
 def test_a_record_that_is_refused_is_named(sink: KafkaSink) -> None:
     ScriptedProducer.refused = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
-    with pytest.raises(RecordRefused, match=r"transaction 7 with key b'ann'.* is refused"):
+    with pytest.raises(
+        RecordRefused, match=r"record 0 of transaction 7, for topic 'topic' with key b'ann'.* is refused"
+    ):
         open_and_publish(sink, {"commit": [ABORTABLE]})
+
+
+def test_a_refused_record_has_the_number_by_which_it_can_be_set_aside(
+    sink: KafkaSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records of two topics have one count. The marker has no number."""
+    columns = {KEY: [b"ann", b"bob", b"ann", b"ann"], VALUE: [b"{}", b"{}", b"[]", b"{}"], TOPIC: list("aabb")}
+    published = PublishedRecords(Publication("run", TransactionAttempt(TxId(7), AttemptId(9))), pa.table(columns))
+    ScriptedProducer.refused = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+    monkeypatch.setattr(RefusedMessage, "topic", lambda _message: "b")
+    ScriptedProducer.script["commit"] = [ABORTABLE, ABORTABLE]
+    sink.open(OWNER, has_published=True)
+    with pytest.raises(RecordRefused, match="record 3 of transaction 7, for topic 'b' with key b'ann'"):
+        sink.publish([published])
+    monkeypatch.setattr(RefusedMessage, "headers", lambda _message: None)
+    with pytest.raises(RecordRefused, match="transactions 7 to 7: a record for topic 'b' with key b'ann' is refused"):
+        sink.publish([published])
 
 
 class HastyClock:
@@ -214,11 +239,12 @@ def test_records_are_split_and_counted_by_columns_as_one_by_one() -> None:
     keys, contents = [None, b"", b"ann", b"ann"], [b"{}", None, b"", b"x" * 300]
     records = pa.table({KEY: pa.array(keys, pa.binary()), VALUE: pa.array(contents, pa.binary())})
     ours: Headers = [("txid", b"7")]
-    assert list(split_records(records, ours)) == [(*record, ours, -1) for record in zip(keys, contents, strict=True)]
+    split_as_one = [("topic", *record, ours, -1) for record in zip(keys, contents, strict=True)]
+    assert list(split_records(records, "topic", ours)) == split_as_one
     more = {f"{HEADER}kind": pa.array(["a", "b", None, "d"]), PARTITION: pa.array([2, None, 0, 1], pa.int32())}
     columns = dict(zip(records.column_names, records.columns, strict=True))
-    split = list(split_records(pa.table({**columns, **more}), ours))
-    assert [headers for _, _, headers, _ in split] == [[*ours, ("kind", kind)] for kind in ("a", "b", None, "d")]
+    split = list(split_records(pa.table({**columns, **more}), "topic", ours))
+    assert [headers for *_, headers, _ in split] == [[*ours, ("kind", kind)] for kind in ("a", "b", None, "d")]
     assert [partition for *_, partition in split] == [2, -1, 0, 1]
 
     def checksum(part: bytes | None, start: int) -> int:

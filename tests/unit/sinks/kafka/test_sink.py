@@ -58,7 +58,7 @@ COMPACTED = replace(LIMITS, is_compacted=True)
 def limited(limits: TopicLimits, **options: Any) -> KafkaSink:
     """A sink as tasks get it: its topic has been described, and it has been pickled."""
     prepared = sink(**options)
-    prepared._limits = limits
+    prepared._limits = [limits]
     unpickled: KafkaSink = pickle.loads(pickle.dumps(prepared))
     return unpickled
 
@@ -210,8 +210,8 @@ def test_what_the_topic_would_refuse_is_a_bad_tuple(
 def test_a_topic_that_takes_less_than_tasks_know_is_refused() -> None:
     for limits in (replace(LIMITS, partitions=4), replace(LIMITS, request_bytes_max=1_999), COMPACTED):
         with pytest.raises(ConfigError, match="topic 'topic' has other settings than when this process has started"):
-            limited(LIMITS)._check_limits(limits)
-    limited(COMPACTED)._check_limits(replace(LIMITS, request_bytes_max=2_001))
+            limited(LIMITS)._check_limits([limits])
+    limited(COMPACTED)._check_limits([replace(LIMITS, request_bytes_max=2_001)])
 
 
 def builder() -> TransactionalTopologyBuilder:

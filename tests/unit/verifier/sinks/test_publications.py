@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.attempt import AttemptId
 from verifier.evidence.findings import Findings, Kind, Report
 from verifier.evidence.publications import Publications, StoredRecords
-from verifier.sinks.publications import check_sinks, check_topic
+from verifier.sinks.publications import ReadTopic, check_sinks, check_topics
 from verifier.sinks.topics import CheckedTopic, SinkRecords, TopicEnd, TopicRecords
 from verifier.source import KafkaSource
 
@@ -60,18 +61,26 @@ class Topic:
     is_compacted: bool = False
     sinks: tuple[str, ...] = ("alerts",)
     others: tuple[bytes, ...] = ()
+    name: str = "alerts"
 
-    def checked(self, store: Publications | None = None, earlier: Publications | None = None) -> Report:
-        store = store or stored()
+    def read(self) -> ReadTopic:
         ids = {sink.encode(): sink for sink in self.sinks}
         records = TopicRecords({sink_id: SinkRecords() for sink_id in ids})
         for offset, (txid, attempt_id, key, value) in enumerate(self.records):
             headers = [("txid", b"%d" % txid), ("attempt", b"%d" % attempt_id)]
             for sink in (*self.others, b"alerts"):
                 records.add(0, self.start + offset, (key, value), [*headers, ("sink", sink)])
-        end, findings = TopicEnd({0: (self.start, self.start + len(self.records))}, self.is_compacted), Findings()
-        check_topic("alerts", end, records, ids, earlier or store, store, findings)
-        return findings.report()
+        end = TopicEnd({0: (self.start, self.start + len(self.records))}, self.is_compacted)
+        return ReadTopic(self.name, end, records, ids)
+
+    def checked(self, store: Publications | None = None, earlier: Publications | None = None) -> Report:
+        return checked_together(self, store=store, earlier=earlier)
+
+
+def checked_together(*topics: Topic, store: Publications | None = None, earlier: Publications | None = None) -> Report:
+    store, findings = store or stored(), Findings()
+    check_topics([topic.read() for topic in topics], earlier or store, store, findings)
+    return findings.report()
 
 
 def test_a_topic_with_each_record_once_is_exact() -> None:
@@ -166,3 +175,37 @@ def test_counts_alone_are_compared_where_the_store_has_no_checksum() -> None:
     old = stored(records={"alerts": {1: StoredRecords(2), 3: StoredRecords(2), 5: StoredRecords(1)}})
     assert Topic([*RECORDS[:4], (4, 5, b"", b"")]).checked(old).counts == {}
     assert Topic(list(RECORDS[:4])).checked(old).counts == {Kind.TRANSACTION_LOST: 1}
+
+
+def by_topic(*records: Record, **other: Any) -> tuple[Topic, Topic]:
+    """Two topics of one sink. The other one has the last two records, and its own properties."""
+    return Topic(list(records[:-2]), name="first"), Topic(list(records[-2:]), name="second", **other)
+
+
+def test_records_of_a_transaction_are_counted_over_all_topics_of_their_sink() -> None:
+    """Transaction 2 has records in both topics."""
+    report = checked_together(*by_topic(*RECORDS))
+    assert (report.findings, report.notes, report.checked) == ((), (), {"published records": 5})
+    for records, kind, txid in (
+        ((*RECORDS[:2], *RECORDS[3:]), Kind.PARTLY_VISIBLE, 2),
+        (RECORDS[2:], Kind.TRANSACTION_LOST, 1),
+        ((RECORDS[0], *RECORDS), Kind.TRANSACTION_TWICE, 1),
+        ((*RECORDS[:3], (2, 3, b"", b"owl"), RECORDS[4]), Kind.WRONG_PUBLICATION, 2),
+    ):
+        [finding] = checked_together(*by_topic(*records)).findings
+        place = f"topics 'first', 'second', sink 'alerts', transaction {txid}"
+        assert (finding.kind, finding.where) == (kind, place)
+
+
+def test_each_topic_of_a_sink_has_an_order_and_limits_of_its_own() -> None:
+    first, second = by_topic(RECORDS[0], RECORDS[2], RECORDS[1], RECORDS[3])
+    assert Kind.OUT_OF_ORDER not in checked_together(first, second).counts, "each is in order"
+    second.records.reverse()
+    findings = checked_together(first, second).findings
+    [step] = [finding for finding in findings if finding.kind is Kind.OUT_OF_ORDER]
+    assert step.where == "topic 'second', sink 'alerts', partition 0, offset 1"
+    for properties in ({"is_compacted": True}, {"start": 3}):
+        report = checked_together(*by_topic(*RECORDS[:4], RECORDS[4], **properties))
+        assert (report.counts, len(report.notes)) == ({}, 1), "nothing is missing"
+        report = checked_together(*by_topic(RECORDS[0], *RECORDS[2:], **properties))
+        assert (report.counts, len(report.notes)) == ({}, 1), "the record may have been in the second topic"
