@@ -14,16 +14,24 @@ from typing import Any, Self
 import pyarrow as pa
 from confluent_kafka import Message
 
-from spouts.kafka.clients.cluster import KafkaConnection, id_of
+from spouts.kafka.clients.cluster import KafkaConnection, id_of, topic_of
+from spouts.kafka.clients.fetched import PIECE_BYTES_MAX, estimate_bytes
 from spouts.kafka.clients.pool import consumer_pool
 from spouts.kafka.records import FIELD_TYPES, record_schema
 from spouts.kafka.translators import Translator
-from transactional.core.ports import PartitionReader, RefusedRecord
+from transactional.core.ports import JointRecords, PartitionReader, RefusedRecord
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.batch import OffsetRange, PartitionId
 from transactional.model.errors import BoltFailed, ConfigError, SchemaMismatch
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.schema import Schema
+
+_JOINT_RECORDS = 2_000
+"""The number of messages that make a record batch. Ranges with fewer share one, since each record batch costs as much
+as a few hundred of its rows."""
+
+Origins = Sequence[tuple[PartitionId, int]]
+"""The partitions of some messages in order, each with the number of its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,33 @@ class KafkaPartitionReader(PartitionReader):
         for messages in self._read_messages(partition, offsets):
             yield from self._make_tuples(messages, partition)
 
+    def read_together(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> Iterator[JointRecords] | None:
+        """Yield the records of several ranges in common record batches. None with a translator, which takes the records
+        of one partition at a time."""
+        return None if self.translator is not None else self._read_together(ranges)
+
+    def _read_together(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> Iterator[JointRecords]:
+        messages, counts, size = list[Message](), list[tuple[int, int]](), 0
+        for number, (partition, offsets) in enumerate(ranges):
+            for piece in self._read_messages(partition, offsets):
+                messages += piece
+                counts.append((number, len(piece)))
+                size += estimate_bytes(piece)
+                if len(messages) >= _JOINT_RECORDS or size >= PIECE_BYTES_MAX:
+                    yield self._make_joint_records(messages, counts, ranges)
+                    messages, counts, size = [], [], 0
+        if messages:
+            yield self._make_joint_records(messages, counts, ranges)
+
+    def _make_joint_records(
+        self,
+        messages: list[Message],
+        counts: list[tuple[int, int]],
+        ranges: Sequence[tuple[PartitionId, OffsetRange]],
+    ) -> JointRecords:
+        origins = [(ranges[number][0], count) for number, count in counts]
+        return _make_records(messages, self.output, origins), counts
+
     def with_facts(self, facts: Collection[str]) -> Self:
         """Return a reader whose translator uses the recorded facts."""
         return self if self.translator is None else replace(self, translator=self.translator.with_facts(facts))
@@ -118,12 +153,12 @@ class KafkaPartitionReader(PartitionReader):
                 consumer.check_start(partition, offsets)
 
     def _make_tuples(self, messages: list[Message], partition: PartitionId) -> Iterator[pa.RecordBatch | RefusedRecord]:
-        topic_id = id_of(partition.source)
+        origins = [(partition, len(messages))]
         if self.translator is None:
-            yield _make_records(messages, self.output, topic_id)
+            yield _make_records(messages, self.output, origins)
         else:
-            records = _make_records(messages, record_schema(self.translator.fields), topic_id)
-            yield from self._translate(records, lambda position: _as_letter(messages[position], topic_id))
+            records = _make_records(messages, record_schema(self.translator.fields), origins)
+            yield from self._translate(records, lambda position: _as_letter(messages[position], partition))
 
     def _translate(
         self, records: pa.RecordBatch, make_letter: Callable[[int], Mapping[str, object]]
@@ -136,14 +171,14 @@ class KafkaPartitionReader(PartitionReader):
             yield RefusedRecord(make_letter(position), reason)
 
 
-def _make_records(messages: list[Message], fields: Schema, topic_id: str) -> pa.RecordBatch:
+def _make_records(messages: list[Message], fields: Schema, origins: Origins) -> pa.RecordBatch:
     schema = arrow_schema(fields)
-    return pa.RecordBatch.from_arrays([_make_column(field, messages, topic_id) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([_make_column(field, messages, origins) for field in schema], schema=schema)
 
 
-def _as_letter(message: Message, topic_id: str) -> dict[str, Any]:
+def _as_letter(message: Message, partition: PartitionId) -> dict[str, Any]:
     """Return all fields of a record; key and value as text if they are UTF-8."""
-    [row] = _make_records([message], record_schema(tuple(FIELD_TYPES)), topic_id).to_pylist()
+    [row] = _make_records([message], record_schema(tuple(FIELD_TYPES)), [(partition, 1)]).to_pylist()
     return {**row, "key": _try_text(row["key"]), "value": _try_text(row["value"])}
 
 
@@ -157,12 +192,12 @@ def _try_text(value: bytes | None) -> str | bytes | None:
 _TIME_MS_MAX = (2**63 - 1) // 1_000
 
 
-def _make_column(field: pa.Field, messages: list[Message], topic_id: str) -> pa.Array:
+def _make_column(field: pa.Field, messages: list[Message], origins: Origins) -> pa.Array:
     match field.name:
         case "topic":
-            return pa.repeat(pa.scalar(messages[0].topic(), pa.string()), len(messages))
+            return _repeat([(topic_of(partition.source), count) for partition, count in origins], field.type)
         case "partition":
-            return pa.repeat(pa.scalar(messages[0].partition(), pa.int32()), len(messages))
+            return _repeat([(partition.index, count) for partition, count in origins], field.type)
         case "offset":
             return pa.array(list(map(Message.offset, messages)), pa.int64())
         case "key":
@@ -172,9 +207,17 @@ def _make_column(field: pa.Field, messages: list[Message], topic_id: str) -> pa.
         case "timestamp":
             return pa.array(_valid_times_ms(messages), pa.timestamp("ms", tz="UTC")).cast(field.type)
         case "source_id":
-            return pa.repeat(pa.scalar(topic_id, pa.string()), len(messages))
+            return _repeat([(id_of(partition.source), count) for partition, count in origins], field.type)
         case _:
             return pa.array([message.headers() or [] for message in messages], field.type)
+
+
+def _repeat(constants: Sequence[tuple[Any, int]], type_: pa.DataType) -> pa.Array:
+    """Return a column in which each constant is repeated as often as the number beside it says."""
+    if len(constants) == 1:
+        [(constant, count)] = constants
+        return pa.repeat(pa.scalar(constant, type_), count)
+    return pa.array([constant for constant, count in constants for _ in range(count)], type_)
 
 
 def _valid_times_ms(messages: list[Message]) -> Sequence[int | None]:

@@ -113,7 +113,7 @@ def test_the_reader_takes_every_number_for_a_time_that_is_one() -> None:
         for n, time_ms in enumerate([5, FAR_US // 1000, 2**62, -1])
     ]
     [field] = arrow_schema(record_schema(["timestamp"]))
-    assert _make_column(field, messages, "").cast(pa.int64()).to_pylist() == [5_000, FAR_US, None, -1_000]
+    assert _make_column(field, messages, []).cast(pa.int64()).to_pylist() == [5_000, FAR_US, None, -1_000]
 
 
 def test_a_translator_fails_on_it_if_it_requests_it() -> None:

@@ -95,7 +95,7 @@ class FetchedPartition:
 
     def add(self, messages: Sequence[Message]) -> None:
         """Add messages that the consumer has delivered, in order."""
-        size = _estimate_bytes(messages)
+        size = estimate_bytes(messages)
         tail = self._extend_last_run(offset_of(messages[-1]) + 1)
         tail.messages += messages
         tail.size += size
@@ -165,7 +165,7 @@ def _count_piece_messages(run: Run) -> int:
     return min(PIECE_RECORDS_MAX, PIECE_BYTES_MAX // max(1, mean_bytes) + 1)
 
 
-def _estimate_bytes(messages: Sequence[Message]) -> int:
+def estimate_bytes(messages: Sequence[Message]) -> int:
     """Return the size of the messages in memory, about. Of many messages only a sample is measured, to save time."""
     step = len(messages) // _SAMPLED_MESSAGES + 1
     return sum(map(len, messages[::step])) * step + _OVERHEAD_BYTES * len(messages)

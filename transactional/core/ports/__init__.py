@@ -14,7 +14,7 @@ from transactional.core.ports.partials import (
     unknown_combine_error,
 )
 from transactional.core.ports.sinks import PublishedRecords, Sink, SinkAddress, SinkOwner, SinkPosition
-from transactional.core.ports.spouts import PartitionReader, RefusedRecord, Spout, SpoutMaker
+from transactional.core.ports.spouts import JointRecords, PartitionReader, RefusedRecord, Spout, SpoutMaker
 from transactional.core.ports.state_parts import CommitFacts, DeclaredState, StateKind
 from transactional.core.ports.states import State
 from transactional.core.ports.updates import (
@@ -36,6 +36,7 @@ __all__ = [
     "DeclaredState",
     "DeferredTuples",
     "JobExecutor",
+    "JointRecords",
     "LateCounter",
     "MergedRows",
     "Partials",

@@ -31,6 +31,10 @@ class RefusedRecord:
     error: str
 
 
+JointRecords = tuple["pa.RecordBatch", Sequence[tuple[int, int]]]
+"""A record batch of several ranges: for each range in order its position in their list, and how many rows are of it."""
+
+
 class PartitionReader(ABC):
     """Reads ranges of offsets on an executor. Picklable; lives as long as the Python worker, so it may cache consumers.
 
@@ -85,6 +89,13 @@ class PartitionReader(ABC):
         Called by a task before its first read. Raises nothing for a range that can't be read: its `read` does. By
         default nothing is fetched ahead.
         """
+
+    def read_together(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> Iterator[JointRecords] | None:
+        """Yield the records of these ranges as `read` does, in this order, but several ranges in one record batch.
+
+        All partitions are of one stream. None, the default: the ranges are read one by one.
+        """
+        return None
 
     def count_tasks(self, partition: PartitionId, tasks: int) -> int:
         """Return how many of the component's `tasks`, counted from the first, read the spout of this partition.

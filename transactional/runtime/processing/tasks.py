@@ -11,22 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
 from transactional.core.ports import DeadLetter, RefusedRecord
 from transactional.core.ports.dead_letters import values_from_json, values_to_json
-from transactional.model.arrow import RecordDigest, conform, from_ipc, to_ipc
+from transactional.model.arrow import from_ipc, to_ipc
 from transactional.model.arrow.zones import naive_times_in
-from transactional.model.batch import Offset, OffsetRange, PartitionId
 from transactional.model.errors import CorruptRecord
 from transactional.model.letters import Exclusion, Letter
 from transactional.model.messages import Unfinished
-from transactional.model.user_code.failures import TaskFailed, guarding
+from transactional.model.user_code.failures import TaskFailed
+from transactional.runtime.processing.reading import SpoutReading
 from transactional.runtime.tasks.emitting import Emitter
-from transactional.runtime.tasks.failing.losses import skipping_losses
-from transactional.runtime.tasks.following import reading_with_roots
 from transactional.runtime.tasks.items import (
     DigestRow,
     Incomplete,
@@ -259,53 +256,18 @@ class _Task(TaskLoop):
         self.sent.append(SetAside(self._order(), letter))
 
     def _read(self) -> None:
-        stream_of = self.reader.stream_of
-        portions = self.inputs.portions[self.task]
-        ranges = [
-            (PartitionId(source, index), OffsetRange(Offset(start), Offset(until)))
-            for (source, index, start, until), _ in portions
-        ]
-        with guarding(self.program.spout.id):
-            self.reader.expect(ranges)
-        for (partition, offsets), (row, metadata) in zip(ranges, portions, strict=True):
-            stream = stream_of(partition)
-            digest = self._digest(stream)
-            self._emit_read(digest, stream, partition, offsets, metadata)
-            self.digests.append((row, digest.records, digest.checksum, digest.bytes, digest.event_us))
-        for partition, offsets in self.inputs.again[self.task] if self.inputs.again else ():
-            self._emit_read(None, stream_of(partition), partition, offsets)
-
-    def _digest(self, stream: str) -> RecordDigest:
-        spout = self.program.spout
-        if (event_time := spout.event_times.get(stream)) is None:
-            return RecordDigest(with_checksum=spout.with_checksum)
-        latest_us = event_time.latest_us(self.inputs.facts)
-        return RecordDigest(with_checksum=spout.with_checksum, event_time=event_time.field, latest_us=latest_us)
-
-    def _emit_read(
-        self,
-        digest: RecordDigest | None,
-        stream: str,
-        partition: PartitionId,
-        offsets: OffsetRange,
-        metadata: Any = None,
-    ) -> None:
-        """Read a range, and emit it on the partition's stream. Records that the reader refuses are set aside."""
-        reader, emitter = self.reader, self.emitters[self.program.spout.id]
-        schema = emitter.streams[stream].schema
-        read = reading_with_roots(reader) if self.program.spout.is_followed else reader.read_or_refuse
-        read = skipping_losses(read, self._report_loss) if self.program.spout.skips_losses else read
-        self.faults.reading = f"{partition} {offsets}"
-        with guarding(self.program.spout.id):
-            for part in read(partition, offsets, metadata):
-                if isinstance(part, RefusedRecord):
-                    self._set_aside(part, stream)
-                    continue
-                for batch in conform(part, schema, component=emitter.component):
-                    if digest is not None:
-                        digest.add(batch)
-                    emitter.emit_batch(batch, stream=stream)
-        self.faults.reading = ""
+        reading = SpoutReading(
+            self.program.spout,
+            self.reader,
+            self.emitters[self.program.spout.id],
+            self.faults,
+            self.inputs.facts,
+            set_aside=self._set_aside,
+            report_loss=self._report_loss,
+        )
+        self.digests += reading.read(self.inputs.portions[self.task])
+        if self.inputs.again:
+            reading.read_again(self.inputs.again[self.task])
 
     def _report_loss(self, offsets: int, reason: str) -> None:
         unfinished = Unfinished(dropped=offsets, reason=reason)

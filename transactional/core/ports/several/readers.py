@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from transactional.core.ports import PartitionReader, RefusedRecord
+from transactional.core.ports import JointRecords, PartitionReader, RefusedRecord
 from transactional.core.ports.stream_names import split_stream_name
 from transactional.model.batch import OffsetRange, PartitionId
 from transactional.model.groupings import DEFAULT_STREAM
@@ -49,6 +49,11 @@ class SeveralReaders(PartitionReader):
         """Read with the reader of the partition's spout."""
         reader, own_partition = self._reader(partition)
         return reader.read_or_refuse(own_partition, offsets, metadata)
+
+    def read_together(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> Iterator[JointRecords] | None:
+        """Read with the reader of the stream that these partitions have in common."""
+        [reader] = {id(reader): reader for reader, _ in map(self._reader, (p for p, _ in ranges))}.values()
+        return reader.read_together([(split_stream_name(partition)[1], offsets) for partition, offsets in ranges])
 
     def read_again(
         self, values: Mapping[str, Any], stream: str = DEFAULT_STREAM

@@ -345,3 +345,17 @@ def test_each_reader_expects_what_is_its_own() -> None:
         ]
     )
     assert [[(pages, one), (pages, other)], [(clicks, other)]] == EXPECTED
+
+
+def test_a_stream_is_read_together_by_its_reader() -> None:
+    class Together(MemoryPartitionReader):
+        def read_together(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> Any:
+            return iter([ranges])
+
+    readers = SeveralReaders(
+        {"web": Together({}, Schema.parse(WORD)), "app": MemoryPartitionReader({}, Schema.parse(WORD))}, "web"
+    )
+    offsets, clicks = OffsetRange(Offset(0), Offset(1)), [PartitionId("clicks", index) for index in (3, 4)]
+    records = readers.read_together([(add_stream_name("web", each), offsets) for each in clicks])
+    assert [*(records or ())] == [[(each, offsets) for each in clicks]]
+    assert readers.read_together([(add_stream_name("app", clicks[0]), offsets)]) is None

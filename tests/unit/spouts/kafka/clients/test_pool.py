@@ -165,3 +165,39 @@ def test_a_record_has_the_identity_of_its_topic(source: str, id_: str, cluster: 
     ]
     assert refused.values["source_id"] == id_
     consumer_pool().close()
+
+
+ALL_FIELDS = output_schema(
+    ("topic", "partition", "offset", "source_id", "key", "value"), key_type="binary", value_type="binary"
+)
+
+
+@pytest.mark.parametrize(("every", "batches"), [(1, 5), (2, 3)])
+def test_short_ranges_share_record_batches(every: int, batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 ranges with 156 offsets, all of which or half of which hold a record."""
+    Cluster.of(*[400] * 64, every=every).install(monkeypatch)
+    consumer_pool().close()
+    reader = KafkaPartitionReader(ONE, ALL_FIELDS)
+    ranges = [(partition(index, f"t#{index % 3}"), span(10, 166)) for index in range(64)]
+    joint = list(reader.read_together(ranges) or ())
+    assert len(joint) == batches
+    rows = [row for batch, _ in joint for row in batch.to_pylist()]
+    assert rows == [row for each in ranges for batch in reader.read(*each) for row in batch.to_pylist()]
+    assert [batch.num_rows for batch, _ in joint] == [sum(count for _, count in counts) for _, counts in joint]
+    assert [number for _, counts in joint for number, _ in counts] == list(range(64))
+    consumer_pool().close()
+
+
+def test_a_range_of_large_records_is_spread_over_record_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    Cluster.of(*[20] * 9, bytes=1024 * 1024).install(monkeypatch)
+    consumer_pool().close()
+    ranges = [(partition(index), span(0, 20)) for index in range(9)]
+    joint = list(KafkaPartitionReader(ONE, ALL_FIELDS).read_together(ranges) or ())
+    assert max(batch.num_rows for batch, _ in joint) < 30
+    assert sum(batch.num_rows for batch, _ in joint) == 9 * 20
+    consumer_pool().close()
+
+
+def test_a_translator_gets_the_records_of_one_partition() -> None:
+    translator = SimpleTranslator(lambda record: (record.source_id,), "id string")
+    assert KafkaPartitionReader(ONE, translator.output, translator).read_together([(partition(0), span(0, 1))]) is None

@@ -1,0 +1,53 @@
+"""How a task of the spout reads the ranges of many partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout
+from state.memory import MemoryMapState
+from tests.unit.attempts import FIRST, everything
+from tests.unit.fakes import builder
+from transactional.model.batch import OffsetRange, PartitionId
+from transactional.runtime.executors.local import LocalExecutor
+
+
+class Jointly(MemoryPartitionReader):
+    """Reads all ranges into one record batch, which begins and ends in the middle of one."""
+
+    def read_together(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> Any:
+        parts = [(number, batch) for number, each in enumerate(ranges) for batch in self.read(*each)]
+        rows = pa.Table.from_batches([batch for _, batch in parts]).combine_chunks().to_batches()[0]
+        (first, head), (last, tail) = parts[0], parts[-1]
+        inner = [(number, batch.num_rows) for number, batch in parts[1:-1]]
+        yield rows.slice(0, 1), [(first, 1)]
+        yield rows.slice(1, len(rows) - 2), [(first, head.num_rows - 1), *inner, (last, tail.num_rows - 1)]
+        yield rows.slice(len(rows) - 1), [(last, 1)]
+
+
+@pytest.mark.parametrize("with_checksum", [True, False])
+def test_ranges_that_are_read_together_have_a_digest_each(*, with_checksum: bool) -> None:
+    """Of many partitions, in few record batches."""
+    notes = {index: [("cat", f"{index}-{n}" if n % 3 else None) for n in range(2 + index % 5)] for index in range(128)}
+    spout = MemoryTransactionalSpout(notes, "word string, note string", take=10)
+    made = builder(spout, parallelism=2)
+    made.set_committer_bolt("count", MemoryMapState("word").count()).fields_grouping("spout", "word")
+    topology = made.build()
+    batch, received = everything(topology), list[tuple[str, int]]()
+    executor = LocalExecutor(
+        topology, record=lambda _, component, __, part: received.append((component, part.num_rows))
+    )
+    executor.program = replace(executor.program, spout=replace(executor.program.spout, with_checksum=with_checksum))
+    one_by_one = executor.run(FIRST, batch)
+    assert received.count(("spout", 4)) >= 25
+    received.clear()
+    joint_spout = replace(executor.program.spout, reader=Jointly(notes, spout.output))
+    executor.program = replace(executor.program, spout=joint_spout)
+    assert executor.run(FIRST, batch).digests == one_by_one.digests
+    assert len(received) == 2 * 3
+    assert sum(count for _, count in received) == sum(map(len, notes.values()))
