@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from spouts.contract_spout import ContractSpout, PartitionsContractSpout, PartsContractSpout
 from transactional.model.errors import ConfigError
-from transactional.model.user_code.storm_names import check_names
+from transactional.model.user_code.overrides import OverridesChecked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,7 @@ Metadata = TypeVar("Metadata")
 """The data that a spout stores about a batch: anything but None that survives a round trip through JSON."""
 
 
-class SpoutContract(ABC):
+class SpoutContract(OverridesChecked, ABC):
     """The base class of the three contracts. Derive from one of those and pass an instance to the topology's builder.
 
     `output` declares the fields of the tuples in Spark's DDL, as bolts do: `output = "line string, number long"`.
@@ -47,14 +47,10 @@ class SpoutContract(ABC):
 
     output: ClassVar[str] = ""
 
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        check_names(cls)
-
-    def open(self) -> None:  # noqa: B027 - optional
+    def open(self) -> None:
         """Called on the driver before any other method: connect and check. Raises `ConfigError`."""
 
-    def close(self) -> None:  # noqa: B027 - optional
+    def close(self) -> None:
         """Called on the driver at the end of a run, including a failed one; release what `open` acquired."""
 
     def is_ready(self) -> bool:

@@ -28,6 +28,7 @@ from transactional.core.ports.state_parts import RewindTarget
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import BeyondKept
+from transactional.model.user_code.overrides import OverridesChecked
 from transactional.model.user_code.tuples import Key
 
 
@@ -70,7 +71,7 @@ Change: TypeAlias = Callable[[], Changes]
 """Computes the changes from the stored rows. A store that has transactions calls it within the write."""
 
 
-class RowStore(ABC):
+class RowStore(OverridesChecked, ABC):
     """Where the rows of a table and its version are stored. It decides nothing about rows. Used by one thread.
 
     All methods that read raise `OperatingError`, or `ConfigError` where the storage refuses for good.
@@ -81,7 +82,7 @@ class RowStore(ABC):
     drops_with_rows: ClassVar[bool] = True
     """Whether each write removes the expired rows, found by `rows_between`; otherwise `drop_expired` removes them."""
 
-    def open(self, store_id: str | None = None) -> None:  # noqa: B027 - optional
+    def open(self, store_id: str | None = None) -> None:
         """Create the table, which records the `store_id` (see `StoreRecord`), or check the one that is there."""
 
     def created_for(self) -> str | None:
@@ -124,9 +125,7 @@ class RowStore(ABC):
         Raises `WriteRefused` if the version is another one, or it is not known whether it was written.
         """
 
-    def drop_expired(  # noqa: B027 - optional
-        self, expected_version: AttemptId | None, column: str, horizon: int, txid: TxId
-    ) -> None:
+    def drop_expired(self, expected_version: AttemptId | None, column: str, horizon: int, txid: TxId) -> None:
         """Remove the rows whose `column` is at or before the horizon, and that were written before transaction `txid`.
         Do nothing if the table has another version."""
 

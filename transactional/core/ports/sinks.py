@@ -17,6 +17,7 @@ from transactional.core.store.outbox import Publication
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
+from transactional.model.user_code.overrides import OverridesChecked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +67,7 @@ class SinkAddress:
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
-class Sink(ABC):
+class Sink(OverridesChecked, ABC):
     """Where a topology publishes records. Instances are declared by users and pickled to tasks, without connections.
 
     `encode` runs in tasks, and so does `stage` for many records. All other methods run in the leader's process:
@@ -102,7 +103,7 @@ class Sink(ABC):
         """Return the fields of a stream that its records have, for the fingerprint of a topology."""
         return fields
 
-    def prepare(self) -> None:  # noqa: B027 - optional
+    def prepare(self) -> None:
         """Read from the target what `identity` and tasks depend on, such as the size of its largest record.
 
         Changes nothing that others see, and fences nobody. Raises `SinkUnavailable`, and `ConfigError` if the target
@@ -149,7 +150,7 @@ class Sink(ABC):
         del topology_id
         return ()
 
-    def check_staged(self, attempt: TransactionAttempt, staged: pa.Table) -> None:  # noqa: B027 - optional
+    def check_staged(self, attempt: TransactionAttempt, staged: pa.Table) -> None:
         """Raise `OperatingError` if the leader does not see what tasks have staged."""
 
     def find_missing(self, staged: pa.Table) -> str:
@@ -202,7 +203,7 @@ class Sink(ABC):
         """
         raise ConfigError(f"a {self.kind} can't send records at least once")
 
-    def go_back(self, txid: TxId, fence_id: AttemptId) -> None:  # noqa: B027 - most targets can take nothing away
+    def go_back(self, txid: TxId, fence_id: AttemptId) -> None:
         """Take away what is published of later transactions than `txid`, as far as the target can, during a rewind.
 
         The sink is open. `fence_id` is higher than every earlier attempt and fence. The call is repeated if the rewind

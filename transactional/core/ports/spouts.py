@@ -18,6 +18,7 @@ from transactional.model.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.model.errors import ConfigError
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.schema import Schema
+from transactional.model.user_code.overrides import OverridesChecked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +36,7 @@ JointRecords = tuple["pa.RecordBatch", Sequence[tuple[int, int]]]
 """A record batch of several ranges: for each range in order its position in their list, and how many rows are of it."""
 
 
-class PartitionReader(ABC):
+class PartitionReader(OverridesChecked, ABC):
     """Reads ranges of offsets on an executor. Picklable; lives as long as the Python worker, so it may cache consumers.
 
     Every reader has `read`. The other methods are abilities, whose defaults are those of a reader without them. A
@@ -83,7 +84,7 @@ class PartitionReader(ABC):
         """
         return self
 
-    def expect(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> None:  # noqa: B027 - optional
+    def expect(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> None:
         """Prepare to read these ranges in this order; all of them may be fetched at once.
 
         Called by a task before its first read. Raises nothing for a range that can't be read: its `read` does. By
@@ -123,7 +124,7 @@ class PartitionReader(ABC):
         return DEFAULT_STREAM
 
 
-class Spout(ABC):
+class Spout(OverridesChecked, ABC):
     """A source of batches, as the driver sees it: the base of every spout.
 
     These methods are all that a spout needs. What else it can do are its `parts`.
@@ -168,13 +169,13 @@ class Spout(ABC):
     def reader(self) -> PartitionReader:
         """Return the reader of the batches' ranges, for the executors. May be called before `open`."""
 
-    def open(self) -> None:  # noqa: B027 - optional
+    def open(self) -> None:
         """Connect, and check the source.
 
         Raises `ConfigError` (no such topic) or `SourceUnavailable` within a bounded time.
         """
 
-    def close(self) -> None:  # noqa: B027 - optional
+    def close(self) -> None:
         """Release the connections that `open` made."""
 
     def copy_unopened(self) -> Self:
@@ -185,7 +186,7 @@ class Spout(ABC):
         """
         return copy.copy(self)
 
-    def committed(self, batch: BatchMetadata) -> None:  # noqa: B027 - optional
+    def committed(self, batch: BatchMetadata) -> None:
         """Take notice that a batch is committed; it may mirror the positions for lag tools. Must not raise.
 
         Called after each transaction commit, and again for the last one when a run starts, since the process may have

@@ -16,6 +16,7 @@ from transactional.core.ports.state_parts import StateParts
 from transactional.model.absent import Absent
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.schema import Schema
+from transactional.model.user_code.overrides import OverridesChecked
 from transactional.model.user_code.tuples import Key
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from transactional.core.ports.partials import Partials
 
 
-class State(ABC):
+class State(OverridesChecked, ABC):
     """The table of one committer: key → values, each row with `txid`, `prev_txid` and the previous values.
 
     These methods are all that a table does in a transaction. What its user has declared is `parts.declared`, and what
@@ -110,5 +111,5 @@ class State(ABC):
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """Write as `put` does, but combine partial aggregates with the values from before this transaction."""
 
-    def close(self) -> None:  # noqa: B027 - optional
+    def close(self) -> None:
         """Release the resources that `open` acquired."""

@@ -17,7 +17,8 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import ConfigError
 from transactional.model.facts import BatchFacts
 from transactional.model.groupings import DEFAULT_STREAM
-from transactional.model.user_code.storm_names import NamesOfMetrics, StormNames, check_names
+from transactional.model.user_code.overrides import OverridesChecked
+from transactional.model.user_code.storm_names import NamesOfMetrics, StormNames
 from transactional.model.user_code.tuples import Key, Tuple
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class TopologyContext(StormNames):
     """The counters of the bolt: `metrics.counter("parsed").increment()`."""
 
 
-class Bolt:
+class Bolt(OverridesChecked):
     """The base of bolts that are classes. An instance passed to the builder is a prototype: each task of each attempt
     uses a copy.
 
@@ -163,10 +164,6 @@ class Bolt:
 
     output: ClassVar[str] = ""
     streams: ClassVar[Mapping[str, str]] = {}
-
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        check_names(cls)
 
 
 class BasicBolt(Bolt, ABC):

@@ -24,7 +24,7 @@ from transactional.model.batch import BatchMetadata, Offset, OffsetRange, Partit
 from transactional.model.errors import ConfigError, SchemaMismatch
 from transactional.model.messages import FailedMessage
 from transactional.model.schema import Schema
-from transactional.model.user_code.storm_names import check_names
+from transactional.model.user_code.overrides import OverridesChecked
 
 _log = logging.getLogger(__name__)
 _SOURCE = "queue"
@@ -50,7 +50,7 @@ class SpoutCollector:
         self.emitted.append((dict(zip(names, values, strict=True)), message_id))
 
 
-class QueueSpout(ABC):
+class QueueSpout(OverridesChecked, ABC):
     """A spout whose instances live in the driver, as many as its parallelism. For topologies without exactly once.
 
     `next_tuple` is called again and again for each batch, until it emits nothing, or until `message_pending_max`
@@ -67,10 +67,6 @@ class QueueSpout(ABC):
     output: ClassVar[str] = ""
     message_pending_max: ClassVar[int] = 1_000
 
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        check_names(cls)
-
     def open(self, instance: int, instances: int, collector: SpoutCollector) -> None:
         """Connect to the queue. Called once per run, with the number of this instance, from 0, and the number of
         instances.
@@ -84,13 +80,13 @@ class QueueSpout(ABC):
         """Emit the next message with `self.collector.emit(…, message_id=…)`, or nothing if there is none. Must not
         wait."""
 
-    def ack(self, message_id: Any) -> None:  # noqa: B027 - optional
+    def ack(self, message_id: Any) -> None:
         """Remove a message from the queue: every bolt has processed it."""
 
-    def fail(self, message_id: Any) -> None:  # noqa: B027 - optional
+    def fail(self, message_id: Any) -> None:
         """Put a message back: a bolt has failed it, or has not acked it."""
 
-    def close(self) -> None:  # noqa: B027 - optional
+    def close(self) -> None:
         """Disconnect from the queue. Called when the run ends."""
 
     def as_spout(self, parallelism: int) -> QueueInstances:
