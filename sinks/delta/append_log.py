@@ -110,6 +110,13 @@ class AppendLog:
                 "disk, S3, Azure or Google Cloud Storage"
             )
 
+    def read_table_id(self) -> str | None:
+        """Read the id of the table, which stays when its folder is moved; None if there is no table.
+
+        Raises `TableUnfit`, `OperatingError`.
+        """
+        return str(self._load_intact().metadata().id) if is_there(self.location) else None
+
     def read(self) -> TableSnapshot | None:
         """Read the newest version; None if there is no table. Raises `TableUnfit`, `OperatingError`."""
         if not is_there(self.location):

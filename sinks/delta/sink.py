@@ -21,6 +21,7 @@ from state.delta.tables.table import DeltaLocation
 from transactional.core.ports import PublishedRecords, Sink, SinkAddress, SinkOwner, SinkPosition
 from transactional.model.arrow import arrow_schema
 from transactional.model.errors import ConfigError, OperatingError, ProtocolError
+from transactional.model.names import SINK_TABLE
 from transactional.model.schema import Schema
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class DeltaSink(Sink):
         self.partitions = tuple(map(PartitionColumn.parse, partition_by))
         self.txid = txid
         self._columns: SinkColumns | None = None
+        self._table_id: str | None = None
         self._files = RunFiles(self.location, target_file_bytes)
         self._log = AppendLog(self.location)
         self._publisher: DeltaPublisher | None = None
@@ -89,8 +91,12 @@ class DeltaSink(Sink):
         """Return no fields: the table has its columns, gains further ones, and refuses other types."""
         return Schema(())
 
+    def prepare(self) -> None:
+        self._table_id = self._log.read_table_id()
+
     def identity(self) -> Mapping[str, Any]:
-        return {"kind": self.kind, "txid": self.txid, "partition_by": list(map(str, self.partitions))}
+        table = {} if self._table_id is None else {SINK_TABLE: self._table_id}
+        return {"kind": self.kind, "txid": self.txid, "partition_by": list(map(str, self.partitions)), **table}
 
     def encode(self, batch: pa.RecordBatch) -> pa.Table:
         schema = arrow_schema(self._declared.fields)
@@ -135,6 +141,7 @@ class DeltaSink(Sink):
     def open(self, owner: SinkOwner, *, has_published: bool) -> None:
         self._publisher = DeltaPublisher(self._log, self._files, self._declared, owner)
         self._publisher.open(has_published=has_published)
+        self._table_id = self._publisher.read_own_snapshot().metadata["id"]
 
     def position(self) -> SinkPosition | None:
         return self.publisher.read_own_snapshot().position

@@ -99,6 +99,7 @@ def _lived(kinds: Sequence[Kind], seed: int, place: Place, *, is_small: bool) ->
             refuses(world, after, f"TX403 {kind.refused}")
             if place.name in kind.places:
                 refuses(world, after, final, accept=True, is_fenced=kind.by_target)
+            refuses_unsent(world, kind, now, after)
     for kind in kinds:
         now = now if kind.refused else kind.change(now, random)
     accepted = [kind for kind in kinds if kind.refused and not kind.final(place.name)]
@@ -122,10 +123,7 @@ def accepts(world: World, kind: Kind, before: Program, random: Random) -> Progra
     after = kind.change(before, random)
     world.write(after)
     refuses(world, after, f"TX403 {kind.refused}")
-    if kind.unsent:
-        world.run_without_publishing(before)
-        refuses(world, after, f"TX100 {kind.unsent}", accept=True)
-        world.run(before)
+    refuses_unsent(world, kind, before, after)
     if kind.in_flight and world.has_in_flight(before.sources[0].name):
         refuses(world, after, kind.in_flight, accept=True)
         world.run(before)
@@ -133,8 +131,18 @@ def accepts(world: World, kind: Kind, before: Program, random: Random) -> Progra
     return after
 
 
+def refuses_unsent(world: World, kind: Kind, before: Program, after: Program) -> None:
+    """Refuse a change of a sink while its records wait in the outbox, and send them by the program as it was."""
+    if kind.unsent:
+        world.run_without_publishing(before)
+        refuses(world, after, f"TX100 {kind.unsent}", accept=True)
+        world.run(before)
+
+
 def refuses(world: World, program: Program, why: str, *, accept: bool = False, is_fenced: bool = False) -> None:
     """A start that is refused with such a code and words, in one line, and has written nothing, or fences alone."""
+    for publishing in program.sinks:
+        world.topics.sink(publishing)
     before, (code, _, words) = world.whole(with_tables=not is_fenced), why.partition(" ")
     with pytest.raises(TransactionalError) as refused:
         world.run(program, accept=accept)

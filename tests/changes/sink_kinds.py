@@ -104,6 +104,17 @@ SINK_KINDS = (
         program=TABLE_SINK,
         world="tables of sinks",
     ),
+    Kind("the folder of a `DeltaSink`'s table", _sink(suffix=".moved"), program=TABLE_SINK, world="tables of sinks"),
+    Kind(
+        "another table for a `DeltaSink`",
+        _sink(suffix=".other"),
+        "table_id: stored",
+        for_good="TX404 has no position of a sink",
+        by_target=True,
+        unsent=RETARGETED,
+        program=TABLE_SINK,
+        world="tables of sinks",
+    ),
     Kind(
         "the partition columns of a `DeltaSink`",
         _sink(key="place"),

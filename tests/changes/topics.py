@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from sinks import DeltaSink, JsonValue, KafkaSink
@@ -24,7 +25,8 @@ Record = tuple[str, str]
 class Publishing:
     """A declared sink. Without `fields` the values are all fields of the stream.
 
-    If it `is_table`, the table has the name of the topic, and is partitioned by the key.
+    If it `is_table`, the table has the name of the topic, and is partitioned by the key. Its folder has a suffix:
+    `.moved` for that of the existing table, `.other` for that of another table.
     """
 
     name: str = "alerts"
@@ -33,6 +35,7 @@ class Publishing:
     fields: tuple[str, ...] = ("id", "n", "m")
     cluster: str = "memory"
     is_table: bool = False
+    suffix: str = ""
 
     def record(self, row: Mapping[str, Any], every: Iterable[str]) -> Record:
         """The record of a row in plain Python; `every` are the fields of the stream."""
@@ -67,7 +70,10 @@ class Topics:
     """True if nothing more can be published."""
 
     def sink(self, publishing: Publishing) -> Sink:
-        """The sink of a program."""
+        """The sink of a program. Another table for it exists before a run begins."""
+        if publishing.suffix == ".other":
+            other, schema = self.folder / f"{publishing.topic}.other", pa.schema([(publishing.key, pa.string())])
+            DeltaTable.create(str(other), schema, mode="ignore", partition_by=[publishing.key])
         return TableSink(self, publishing) if publishing.is_table else TopicSink(self, publishing)
 
     def contents(self) -> dict[str, list[Record]]:
@@ -78,7 +84,7 @@ class Topics:
         contents = {topic: sorted(record for _, record in records) for topic, records in self.records.items()}
         for path in self.folder.glob("*"):
             rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
-            contents |= {path.name: sorted(map(_table_row, rows))} if rows else {}
+            contents |= {path.stem: sorted(map(_table_row, rows))} if rows else {}
         return contents
 
 
@@ -120,8 +126,14 @@ class TableSink(DeltaSink):
     """Appends to a table, unless nothing more can be published."""
 
     def __init__(self, topics: Topics, publishing: Publishing) -> None:
-        super().__init__(topics.folder / publishing.topic, partition_by=[publishing.key])
-        self.topics = topics
+        self.folder = topics.folder / f"{publishing.topic}{publishing.suffix}"
+        super().__init__(self.folder, partition_by=[publishing.key])
+        self.topics, self.suffix = topics, publishing.suffix
+
+    def prepare(self) -> None:
+        if self.suffix == ".moved" and not self.folder.exists():
+            self.folder.with_suffix("").rename(self.folder)
+        super().prepare()
 
     def publish(self, group: Sequence[PublishedRecords]) -> None:
         if self.topics.are_full:

@@ -76,6 +76,8 @@ def joining_of(component_id: str) -> str:
 
 SINKS: Final = "sinks"
 """The entry of a fingerprint with the sinks, by name."""
+SINK_TABLE: Final = "table_id"
+"""The entry of a sink's fingerprint with the id of its table, if the sink appends to one that exists."""
 
 SINK_TOPICS: Final = "topics"
 """The entry of a sink in a fingerprint with the topics that its records may name. It may gain topics."""

@@ -53,6 +53,7 @@ from transactional.model.names import (
     EVENT_TIMES,
     JOINED_ON,
     KEPT_FIELDS,
+    SINK_TABLE,
     SINK_TOPICS,
     SINKS,
     WINDOW_FIELDS,
@@ -124,8 +125,9 @@ def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> 
         for path in sorted(stored_entries.keys() | given_entries.keys())
         if _in_order(path, stored_entries.get(path)) != _in_order(path, given_entries.get(path))
         and not _is_new(path, stored_entries, stored_parts)
-        # A stream may get an event time, or lose it with its windows.
-        if path[0] != EVENT_TIMES or (path in stored_entries and path in given_entries)
+        # A stream may get an event time, or lose it with its windows. The table of a sink may not exist yet.
+        if (path[0] != EVENT_TIMES and path[::2] != (SINKS, SINK_TABLE))
+        or (path in stored_entries and path in given_entries)
     ]
 
 

@@ -8,9 +8,10 @@ from typing import Any
 from transactional.core.store.history import RunRecord
 from transactional.core.store.outbox import Boundary, OutboxRow, Publication, SinkProgress, SinkRecords
 from transactional.core.store.port import Lease
+from transactional.core.store.rules import fingerprint_changes
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt
 from transactional.model.errors import ConfigError
-from transactional.model.names import SINKS
+from transactional.model.names import SINK_TABLE, SINKS
 
 
 def run_of(run: Lease | RunRecord) -> str:
@@ -29,6 +30,17 @@ def new_rows(lease: Lease, attempt: TransactionAttempt, outbox: Mapping[str, Sin
 def records_in(details: Mapping[str, Any] | None) -> dict[str, int]:
     """Return by sink how many records a transaction had for it, as was recorded with its commit."""
     return {str(sink): int(records["count"]) for sink, records in (details or {}).get(SINKS, {}).items()}
+
+
+def sink_changes(name: str, stored: Mapping[str, Any], declared: Mapping[str, Any]) -> list[str]:
+    """Return the entries of a sink's fingerprint that differ, as `fingerprint_changes` does.
+
+    A table that no longer exists is a change as well.
+    """
+    changes = fingerprint_changes({SINKS: {name: stored}}, {SINKS: {name: declared}})
+    if SINK_TABLE in stored and SINK_TABLE not in declared:
+        changes.append(f'{SINKS}.{name}.{SINK_TABLE}: stored "{stored[SINK_TABLE]}", given nothing')
+    return changes
 
 
 def boundary_at_reset(counter: AttemptId, progress: SinkProgress) -> Boundary:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from transactional.core.ports import SinkOwner
 from transactional.core.store import CoordinatorStore, Lease, TopologyStatus
 from transactional.core.store.outbox import Boundary, Publication, SinkProgress
-from transactional.core.store.rules import COMMITTED, fingerprint_changes
-from transactional.core.store.sink_rules import records_in
+from transactional.core.store.rules import COMMITTED
+from transactional.core.store.sink_rules import records_in, sink_changes
 from transactional.model.attempt import NO_TRANSACTION, TxId
 from transactional.model.errors import ConfigError, TopologyChanged
 from transactional.model.names import SINKS
@@ -32,7 +32,7 @@ def check_sinks(topology: Topology, status: TopologyStatus) -> None:
         sink.prepare()
     declared = topology.sinks_fingerprint()
     for name, stored in status.fingerprint.get(SINKS, {}).items():
-        if name not in declared or fingerprint_changes({SINKS: {name: stored}}, {SINKS: declared}):
+        if name not in declared or sink_changes(name, stored, declared[name]):
             raise TopologyChanged(
                 f"sink {name!r} of topology {topology.id!r} has the target {stored}, and the topology that was passed "
                 "has another one, or none: its publications would not be known. Pass the topology as it ran"

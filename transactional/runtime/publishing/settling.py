@@ -17,7 +17,7 @@ from typing import Any
 from transactional.core.ports import Sink, SinkOwner, SinkPosition
 from transactional.core.store import CoordinatorStore, Lease
 from transactional.core.store.outbox import Boundary, Publication, SinkProgress
-from transactional.core.store.rules import fingerprint_changes
+from transactional.core.store.sink_rules import sink_changes
 from transactional.model.attempt import NO_TRANSACTION, TransactionAttempt, TxId
 from transactional.model.errors import ConfigError, StoreMismatch
 from transactional.model.names import SINKS
@@ -208,7 +208,7 @@ def check_waiting_sinks(fingerprint: Mapping[str, Any], store: CoordinatorStore,
     for name, sink_progress in waiting.items():
         if name not in declared:
             problem = "is no longer part of the topology"
-        elif name in stored and (changes := fingerprint_changes({name: stored[name]}, {name: declared[name]})):
+        elif name in stored and (changes := sink_changes(name, stored[name], declared[name])):
             problem = f"has changed ({'; '.join(changes)})"
         else:
             continue

@@ -104,6 +104,9 @@ BY_TWO_TURNED = {**BY_TWO, "key": "b string, a string", "values": "m long, n lon
         ({"spout": {"fields": [1, 2]}}, {"spout": {"fields": [2, 1]}}, ["spout.fields"]),
         ({"event_times": {"web": "at"}}, {"event_times": {"web": "seen"}}, ["event_times.web"]),
         ({"event_times": {"web": "at"}}, {"event_times": {"app": "at"}}, []),
+        ({"sinks": {"raw": {"txid": "t"}}}, {"sinks": {"raw": {"txid": "t", "table_id": "a"}}}, []),
+        ({"sinks": {"raw": {"txid": "t", "table_id": "a"}}}, {"sinks": {"raw": {"txid": "t"}}}, []),
+        ({"sinks": {"raw": {"table_id": "a"}}}, {"sinks": {"raw": {"table_id": "b"}}}, ["sinks.raw.table_id"]),
         ({"spouts": {"committers": {}}}, {"spouts": {"committers": {"total": 1}}}, ["spouts.committers.total"]),
     ],
 )

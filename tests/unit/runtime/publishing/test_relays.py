@@ -157,7 +157,7 @@ def test_what_was_not_published_waits_for_the_next_run(
     ("sink", "problem"),
     [
         (None, "is no longer part of the topology"),
-        ("other", r'has changed \(alerts.target: stored "words", given "other"\)'),
+        ("other", r'has changed \(sinks.alerts.target: stored "words", given "other"\)'),
     ],
 )
 def test_a_sink_with_waiting_transactions_stays_as_it_is(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from shutil import copytree, rmtree
 from typing import Any
 
 import pyarrow as pa
@@ -24,16 +22,15 @@ from sinks.delta.sweeping import paths_removed_since, sweep
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta.tables.table import open_storage
 from tests.standing_s3 import BUCKET, StandingS3
-from tests.unit.sinks.delta.leaders import Leader, Row, aged, numbers, run_names, table_rows
-from transactional import RunSummary, TopologyConfig, run_topology
+from tests.unit.sinks.delta.landing import FIELDS, build, progress_of, rows, run
+from tests.unit.sinks.delta.leaders import Leader, aged, numbers, run_names, table_rows
+from transactional import TopologyConfig, run_topology
 from transactional.core.ports import SinkOwner
-from transactional.core.store.outbox import SinkProgress
 from transactional.core.store.sink_rules import records_in
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import (
     ConfigError,
     CorruptRecord,
-    RecordRefused,
     SchemaMismatch,
     SinkUnavailable,
     StoreMismatch,
@@ -45,34 +42,6 @@ from transactional.runtime.processing import staging
 from transactional.trident import TridentTopology
 
 TOPOLOGY = pytest.mark.long("a topology runs; without one the same is done in a tenth of the time")
-FIELDS = "id string, country string, event_time timestamp, amount long"
-
-
-def rows(count: int) -> list[list[Row]]:
-    """Rows of three days and two countries, and of none."""
-    return [
-        [
-            (f"o{n}", (None, "de", "fr")[n % 3], datetime(2026, 11, 27 + n // 8, n % 24, tzinfo=UTC), n)
-            for n in range(count)
-        ]
-    ]
-
-
-def run(
-    folder: Path, source: list[list[Row]], fields: str = FIELDS, table: str = "events", **options: Any
-) -> RunSummary:
-    """Append rows, four in a transaction."""
-    topology = TridentTopology("landing")
-    stream = topology.new_stream("rows", MemoryTransactionalSpout(source, fields, take=4))
-    stream.sink_to(DeltaSink(folder / table, **options), name="events")
-    config = TopologyConfig(stop_when_drained=True)
-    store = f"sqlite:///{folder}/store.db"
-    return run_topology(topology.build(), store=store, config=config, master="none", accept_changes=True)
-
-
-def progress_of(folder: Path) -> SinkProgress:
-    with closing(SqlCoordinatorStore(f"sqlite:///{folder}/store.db")) as store:
-        return store.sinks("landing")["events"]
 
 
 def test_each_row_of_a_committed_transaction_is_appended_once(tmp_path: Path) -> None:
@@ -223,10 +192,6 @@ def test_a_busy_table_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyP
         leader.sink.open(SinkOwner("landing", "events", "store", AttemptId(9)), has_published=False)
 
 
-def refuse_group(_publisher: DeltaPublisher, _group: object) -> None:
-    raise RecordRefused("the table is full")
-
-
 def refuse(_log: AppendLog, version: int, _actions: object) -> None:
     raise VersionTaken(version)
 
@@ -245,11 +210,8 @@ def test_a_lost_file_ends_the_run(tmp_path: Path) -> None:
 def test_a_topology_goes_back_and_appends_again(tmp_path: Path) -> None:
     run(tmp_path, rows(14))
     DeltaTable(str(tmp_path / "events")).optimize.compact()
-    topology = TridentTopology("landing")
-    stream = topology.new_stream("rows", MemoryTransactionalSpout(rows(14), FIELDS, take=4))
-    stream.sink_to(DeltaSink(tmp_path / "events"), name="events")
     with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")) as store:
-        plan = rewind(topology.build(), store, TxId(2), owner="test")
+        plan = rewind(build(tmp_path, rows(14)), store, TxId(2), owner="test")
         assert plan.sinks == (
             f"events: 6 records of transactions 3 to 4 are taken out of Delta table {tmp_path}/events",
         )
@@ -313,60 +275,6 @@ def test_an_object_store_has_the_table(tmp_path: Path) -> None:
             DeltaTable(uri, storage_options=options).optimize.compact()
         amounts = DeltaTable(uri, storage_options=options).to_pyarrow_table()["amount"].to_pylist()
     assert sorted(amounts) == list(range(9))
-
-
-# --- whose table it is -----------------------------------------------------------------------------------------------
-
-
-def test_the_table_of_another_sink_or_store_is_refused(tmp_path: Path) -> None:
-    Leader(tmp_path, 1).open()
-    with pytest.raises(ConfigError, match="is that of sink 'events' of topology 'landing', and sink 'other'"):
-        Leader(tmp_path, 2, name="other").open()
-    with pytest.raises(StoreMismatch, match="belongs to the store with the id store; the store's id is copy"):
-        Leader(tmp_path, 2, store_id="copy").open()
-    assert DeltaTable(str(tmp_path / "events")).transaction_version("transactional.sink/fence") == 1
-
-
-def test_a_table_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
-    with pytest.raises(StoreMismatch, match=r"there is no Delta table at .*, and the store has published to it"):
-        Leader(tmp_path, 1).open(has_published=True)
-
-
-def test_a_table_of_nobody_is_not_written_if_the_store_has_published(tmp_path: Path) -> None:
-    path = tmp_path / "events"
-    DeltaTable.create(str(path), pa.schema([("n", pa.int64()), ("txid", pa.int64())]))
-    with pytest.raises(StoreMismatch, match=r"Delta table .* has no position of a sink, and the store has published"):
-        Leader(tmp_path, 1).open(has_published=True)
-    assert DeltaTable(str(path)).version() == 0
-
-
-@TOPOLOGY
-@pytest.mark.parametrize("published_count", [0, 4])
-def test_a_table_without_the_waiting_files_is_refused_and_one_that_was_moved_has_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, published_count: int
-) -> None:
-    if published_count:
-        run(tmp_path, rows(published_count))
-    with monkeypatch.context() as patched:
-        patched.setattr(DeltaPublisher, "publish", refuse_group)
-        with pytest.raises(RecordRefused, match="the table is full"):
-            run(tmp_path, rows(9))
-    old, new = tmp_path / "events", tmp_path / "moved"
-    if published_count:
-        copytree(old, new, ignore=lambda folder, names: [name for name in names if name.startswith("2-")])
-    txid, waiting = published_count // 4 + 1, progress_of(tmp_path)
-    refused = (
-        rf"sink 'events': transaction {txid} is committed and unsent, and Delta table {new} lacks a file of it: "
-        rf"_runs/{txid}-.* is not there; .* unsent .*`transactional sinks drop landing events --accept-loss`"
-    )
-    with pytest.raises(ConfigError, match=refused):
-        run(tmp_path, rows(10), table="moved")
-    assert progress_of(tmp_path) == waiting, "nothing more is committed"
-    assert new.exists() == bool(published_count)
-    rmtree(new, ignore_errors=True)
-    old.rename(new)
-    run(tmp_path, rows(10), table="moved")
-    assert DeltaTable(str(new)).to_pyarrow_table()["amount"].sort().to_pylist() == list(range(10))
 
 
 def test_the_run_of_the_newest_publication_is_in_the_properties(tmp_path: Path) -> None:
@@ -447,10 +355,6 @@ def test_features_that_the_sink_does_not_write_are_refused(tmp_path: Path) -> No
 
 
 def test_files_that_do_not_survive_a_power_cut_are_refused(tmp_path: Path) -> None:
-    topology = TridentTopology("landing")
-    topology.new_stream("rows", MemoryTransactionalSpout(rows(1), FIELDS, take=1)).sink_to(
-        DeltaSink(tmp_path / "events"), name="events"
-    )
     config = TopologyConfig(stop_when_drained=True, durability="process")
     with pytest.raises(ConfigError, match=r"sink 'events' is a delta sink, .* use durability='disk'"):
-        run_topology(topology.build(), store=f"sqlite:///{tmp_path}/store.db", config=config, master="none")
+        run_topology(build(tmp_path, rows(1)), store=f"sqlite:///{tmp_path}/store.db", config=config, master="none")
