@@ -103,7 +103,7 @@ class DuckRows(RowStore):
 
     def rows_between(self, column: str, after: int | None, until: int) -> Rows:
         """Return the rows whose column is in the range, or was before their last transaction."""
-        names = [column] if column in self._columns.key.names else [column, self._columns.prev(column)]
+        names = [column] if column in self._columns.key.names else [column, self._columns.prev[column]]
         late = [f"epoch_us({_quoted(name)}) BETWEEN $after + 1 AND $until" for name in names]
         return self._stored(" OR ".join(late), {"after": -(2**63) if after is None else after, "until": until})
 

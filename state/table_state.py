@@ -203,6 +203,7 @@ class TableState(Updatable, RowLookup, Reading, Generic[TableT]):
 
     def _put_rows(self, attempt: TransactionAttempt, rows: pa.Table, staged: Sequence[StagedFile] = ()) -> None:
         """Write new values, one row per key, and those in files."""
+        check_unique(rows, self.key.names, self.declared.table)
         self._write(attempt, rows, dict.fromkeys(self.values.names, "last"), staged)
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
@@ -229,7 +230,6 @@ class TableState(Updatable, RowLookup, Reading, Generic[TableT]):
         self._fence.check_unchanged(attempt, version)
         attempt_id, horizons = attempt.attempt_id, self.expiry_horizons(attempt)
         if verdict is Verdict.WRITE and (rows.num_rows or staged or is_replay or self._writes_in_parts):
-            check_unique(rows, self._rows.columns.key.names, self.declared.table)
             write = TableWrite(attempt, rows, combine, staged, is_replay, horizons)
             self._confirm(attempt_id, lambda table: table.apply(write))
         elif verdict is not Verdict.NOTHING:

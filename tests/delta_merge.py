@@ -74,7 +74,7 @@ def merge_clauses(
     own = f"t.{quoted(columns.txid)} = {txid}"
     prev_txid = f"t.{quoted(columns.prev_txid)}"
     before = {
-        v: f"CASE WHEN {own} THEN t.{quoted(columns.prev(v))} ELSE t.{quoted(v)} END" for v in columns.values.names
+        v: f"CASE WHEN {own} THEN t.{quoted(columns.prev[v])} ELSE t.{quoted(v)} END" for v in columns.values.names
     }
 
     def combined(value: str) -> str:
@@ -105,7 +105,7 @@ def merge_clauses(
         condition=" AND ".join(same) or "true",
         matched={
             **{quoted(v): combined(v) for v in before},
-            **{quoted(columns.prev(v)): _unless(is_past, old) for v, old in before.items()},
+            **{quoted(columns.prev[v]): _unless(is_past, old) for v, old in before.items()},
             quoted(columns.prev_txid): before_txid,
             quoted(columns.txid): str(txid),
             **came,
@@ -116,7 +116,7 @@ def merge_clauses(
             **came,
         },
         rolled_back={
-            **{quoted(v): f"t.{quoted(columns.prev(v))}" for v in columns.values.names},
+            **{quoted(v): f"t.{quoted(columns.prev[v])}" for v in columns.values.names},
             quoted(columns.txid): prev_txid,
             **alive,
         },

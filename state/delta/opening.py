@@ -219,7 +219,7 @@ def columns_of(location: DeltaLocation, key: Sequence[str], names: Mapping[str, 
         own.add(names.get("horizon", "horizon"))
     others = [field for field in found if field.name not in (*key, *own)]
     if not table.metadata().partition_columns:
-        history = {given.prev(field.name) for field in others}
+        history = {*replace(given, values=Schema(tuple(others))).prev.values()}
         others = [field for field in others if field.name not in history]
     return StateColumns(found.select(key), Schema(tuple(others)), names, given.deletes)
 

@@ -42,6 +42,7 @@ from transactional.model.errors import ConfigError, OperatingError
 from transactional.model.schema import Schema
 
 _log = logging.getLogger(__name__)
+_NO_MAINTENANCE = TableMaintenance()
 
 
 class DeltaMapState(DeltaState):
@@ -86,19 +87,23 @@ class DeltaMapState(DeltaState):
         self._properties = dict(properties or {})
         check_new_properties(self._properties, self.declared.table)
         self.resolved = self.location
+        self._cached_parts: StateParts | None = None
 
     @property
     def parts(self) -> StateParts:
-        """The parts of the state, which act on its table."""
-        return replace(
-            super().parts,
-            durability=DeltaDurability(self),
-            tasks=DeltaTasks(self),
-            staging=DeltaStaging(self),
-            examination=DeltaExamination(self),
-            rewind=DeltaRewind(self),
-            maintenance=TableMaintenance() if self._opened is None else self._opened.upkeep,
-        )
+        """The parts of the state, which act on its table. They are made again once another table is open."""
+        maintenance = _NO_MAINTENANCE if self._opened is None else self._opened.upkeep
+        if self._cached_parts is None or self._cached_parts.maintenance is not maintenance:
+            self._cached_parts = replace(
+                super().parts,
+                durability=DeltaDurability(self),
+                tasks=DeltaTasks(self),
+                staging=DeltaStaging(self),
+                examination=DeltaExamination(self),
+                rewind=DeltaRewind(self),
+                maintenance=maintenance,
+            )
+        return self._cached_parts
 
     def identity(self) -> Mapping[str, str]:
         """Return location, key, values and kind, which the fingerprint of a topology has."""
@@ -175,7 +180,7 @@ class DeltaMapState(DeltaState):
         """
         self.open_table.loaded.check_unchanged()
         super().fence(attempt_id)
-        history_names = {*map(self.declared.columns.prev, self.values.names)}
+        history_names = {*self.declared.columns.prev.values()}
         if added := [name for name in self.open_table.loaded.missing_columns.names if name not in history_names]:
             _log.warning(
                 "%s: columns %s added; the existing rows have NULL in them", self.declared.table, ", ".join(added)

@@ -43,7 +43,7 @@ class StateColumns:
     expires: str | None = None
     """The key or value column with the time from which a row's age is counted. None if rows don't expire."""
 
-    @property
+    @cached_property
     def is_by_time(self) -> bool:
         """Whether rows expire by a column of the key, as windows do: such a row's time never changes."""
         return self.expires is not None and self.expires in self.key.names
@@ -96,23 +96,23 @@ class StateColumns:
         """The name of the column with the transaction that wrote the previous values."""
         return self.names.get("prev_txid", "prev_txid")
 
-    def prev(self, value: str) -> str:
-        """The name of the column with the previous value of `value`."""
-        return self.names.get(f"prev_{value}", f"prev_{value}")
+    @cached_property
+    def prev(self) -> Mapping[str, str]:
+        """The names of the columns with previous values, by value column."""
+        return {name: self.names.get(f"prev_{name}", f"prev_{name}") for name in self.values.names}
 
     @cached_property
     def all_columns(self) -> Schema:
         """Every column, in order: key, values, txid, prev_txid, deleted if there is one, previous values."""
         history = [f"`{self.txid}` long", f"`{self.prev_txid}` long", *self._deletion]
-        previous = [f"`{self.prev(column.name)}` {column.type}" for column in self.values]
+        previous = [f"`{self.prev[column.name]}` {column.type}" for column in self.values]
         return Schema((*self.visible, *Schema.parse(", ".join([*history, *previous]))))
 
     @property
     def addable(self) -> Sequence[tuple[str, ...]]:
         """Groups of columns that an existing table may gain, NULL in its rows: a value and its previous value, or
         the mark of deleted rows."""
-        values = [(name, self.prev(name)) for name in self.values.names]
-        return [*values, *([(self.deleted,)] if self.deletes else [])]
+        return [*self.prev.items(), *([(self.deleted,)] if self.deletes else [])]
 
     @property
     def _deletion(self) -> list[str]:
@@ -123,7 +123,7 @@ class StateColumns:
         if not self.values:
             raise ConfigError(f"state {table} has no value columns: pass values='count long', or use .count(), .sum(…)")
         self._check_renamed(table)
-        names = [*self.key.names, *self.values.names, self.txid, self.prev_txid, *map(self.prev, self.values.names)]
+        names = [*self.key.names, *self.values.names, self.txid, self.prev_txid, *self.prev.values()]
         names += [self.deleted] if self.deletes else []
         names += [] if self.horizon is None else [self.horizon]
         check_names(names, table)

@@ -86,7 +86,7 @@ class ColumnsAsOf(Generic[T]):
 
     def value_column(self, name: str) -> T:
         """Return the value column `name` as of the transaction."""
-        return self._choose(name, self.columns.prev(name))
+        return self._choose(name, self.columns.prev[name])
 
     @property
     def txid(self) -> T:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from state.rows.columns import StateColumns
-from transactional.core.ports import Partials, can_combine_all
+from transactional.core.ports import COMBINES, Partials
 from transactional.model.absent import ABSENT, Absent
 from transactional.model.aggregates.key_matching import has_unique_sorted_keys
 from transactional.model.arrow import arrow_schema, batch_from_rows
@@ -101,13 +101,15 @@ class PutRows:
 
     def from_partials(self, partials: Partials) -> pa.Table:
         """Return partial aggregates as the table that a state writes. Raises `ProtocolError` unless they name a way to
-        combine each value column."""
+        combine each value column, and have one row per key."""
         values, combine = self.columns.values.names, partials.combine
-        if sorted(combine) != sorted(values) or not can_combine_all(combine):
+        if combine.keys() != {*values} or not {*combine.values()} <= {*COMBINES}:
             raise ProtocolError(
                 f"state {self.state} has the value columns {sorted(values)}, to be combined was {dict(combine)}"
             )
-        return self.as_written(partials.table)
+        rows = self.as_written(partials.table)
+        check_unique(rows, self.columns.key.names, self.state)
+        return rows
 
     def as_written(self, rows: pa.Table) -> pa.Table:
         """Return key and value columns as the table that a state writes; no key is deleted."""

@@ -41,9 +41,9 @@ class SumBounds:
 
     def admit(self, largest: Mapping[str, int], columns: Iterable[Field]) -> bool:
         """Return whether every sum fits, whichever keys the partial aggregates affect. If not, rows must be checked."""
-        limits = {field.name: (type_limits(field.type), field.type) for field in columns if field.name in self._bounds}
+        limits = {field.name: type_limits(field.type) for field in columns if field.name in self._bounds}
         return all(
-            self._bounds[name] + largest[name] <= to_unscaled(limit[1], type_)
-            for name, (limit, type_) in limits.items()
+            self._bounds[name] + largest[name] <= to_unscaled(limit[1])
+            for name, limit in limits.items()
             if limit is not None
         )

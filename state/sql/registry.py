@@ -191,7 +191,7 @@ class Registration:
     def _check_columns(self, row: Row[Any], column_names: list[str]) -> None:
         check_layout(row.layout, f"state {self._name}")
         existing, columns = Schema.parse(row.columns), self._state_columns
-        may_lack = {*columns.values.names, *map(columns.prev, columns.values.names)}
+        may_lack = {*columns.values.names, *columns.prev.values()}
         may_lack |= {columns.deleted} if columns.deletes else set()
         can_be_completed = {*existing} <= {*columns.all_columns} and {*columns.all_columns.names} - {
             *existing.names

@@ -97,7 +97,7 @@ class StateTable:
         self._values = [column(f"v{number}", field.name, field.type) for number, field in value_fields]
         self._txid = column("txid", columns.txid, "long", nullable=False)
         self._prev_txid = column("prev_txid", columns.prev_txid, "long")
-        self._prevs = [column(f"p{number}", columns.prev(field.name), field.type) for number, field in value_fields]
+        self._prevs = [column(f"p{number}", columns.prev[field.name], field.type) for number, field in value_fields]
         self._deleted = [column("deleted", columns.deleted, "boolean")] if columns.deletes else []
         history = [self._txid, self._prev_txid, *self._deleted]
         self.columns = [*self._key, *self._values, *history, *self._prevs]

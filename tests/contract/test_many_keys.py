@@ -62,7 +62,7 @@ SHAPES = {
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """An empty place for a table."""
     for limit, rows in {
-        "state.delta.write.files.LANE_ROWS": 300,
+        "state.delta.write.rewriting.LANE_ROWS": 300,
         "state.delta.tables.data_files.GROUP_ROWS": 250,
         "state.delta.write.rewriting.PART_ROWS": 500,
         "state.delta.write.merging.REMOVAL_INTERVAL": 2,
@@ -70,7 +70,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         "transactional.model.aggregates.key_matching.BLOCK_ROWS": 64,
     }.items():
         monkeypatch.setattr(limit, rows)
-    monkeypatch.setattr("state.delta.write.files.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.write.rewriting.pa.cpu_count", lambda: 3)
     with place_of(request, tmp_path) as place:
         yield place
 

@@ -157,13 +157,13 @@ def test_a_horizon_that_is_not_that_of_its_batch_is_reported(layout: str, tmp_pa
 
 
 def test_a_row_that_goes_too_early_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from state.delta.write.change import _Rewriting
+    from state.delta.write import change
 
-    has_expired = _Rewriting._has_expired
+    has_expired = change._has_expired
 
-    def too_early(self: _Rewriting, horizon: int | None, old: Any) -> Any:
-        return has_expired(self, None if horizon is None else horizon + 10**12, old)
+    def too_early(expiry: Any, horizon: int | None) -> Any:
+        return has_expired(expiry, None if horizon is None else horizon + 10**12)
 
-    monkeypatch.setattr(_Rewriting, "_has_expired", too_early)
+    monkeypatch.setattr(change, "_has_expired", too_early)
     run("merge", tmp_path, later=timedelta(hours=1))
     assert Kind.PARTLY_VISIBLE in {finding.kind for finding in checked("merge", tmp_path).findings}

@@ -99,7 +99,7 @@ class PartitionFiles:
             del parts[old_file.name]
         for file in new:
             assert file.part.txid is not None
-            parts[file.name] = Part(file.part.txid, file.rows, file.part.size_bytes)
+            parts[file.part.name] = Part(file.part.txid, file.rows, file.part.size_bytes)
         return type(self)(self.column, parts)
 
     def followed(self, entries: Sequence[Entry]) -> Self | None:

@@ -3,7 +3,8 @@
 Whole numbers and times are encoded as the differences between one value and the next, in as few bits as the differences
 take: keys in order, transactions and previous values differ by little. A file of ten million counters takes a half to a
 fiftieth of the size that plain numbers take, is written in two thirds of the time, and read in a third (ADR 020).
-Nothing here needs delta-rs, since tasks write such files as well.
+Nothing here needs delta-rs, since tasks write such files as well. A write that fails leaves no file behind, and no
+file becomes part of a table here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -68,6 +70,20 @@ class WrittenFile:
     @property
     def name(self) -> str:
         return self.part.name
+
+
+@dataclass(slots=True)
+class Replacement:
+    """The files that a Delta commit replaces, and the written files that replace them.
+
+    `unchanged` are the table's other files with their numbers of rows, if they are known. `rows` are all rows of the
+    table afterwards, if they are in memory.
+    """
+
+    old: Sequence[DataFile] = ()
+    new: Sequence[WrittenFile] = ()
+    unchanged: Mapping[DataFile, int] | None = None
+    rows: pa.Table | None = None
 
 
 class DigestingSink:
@@ -133,15 +149,6 @@ class FileWriter:
             raise
         return WrittenFile(part, self.rows, footer_statistics(footer), self._sink.digest, footer)
 
-    def write_all(self, rows: pa.Table) -> WrittenFile:
-        """Write rows and end the file. Raises `OSError`, `ArrowException`, and deletes the file then."""
-        try:
-            self.write(rows)
-        except BaseException:
-            self.undo()
-            raise
-        return self.close()
-
     def undo(self) -> None:
         """Delete the file, whether it is complete or not."""
         with suppress(OSError):
@@ -149,6 +156,57 @@ class FileWriter:
             self._sink.close()
         with suppress(FileNotFoundError):
             self._storage.delete_file(self._name)
+
+
+class Lane:
+    """The files that one thread writes, one after the other."""
+
+    def __init__(self, storage: FileSystem, schema: pa.Schema) -> None:
+        self._storage, self._schema = storage, schema
+        self._writer: FileWriter | None = None
+        self.written_files = list[WrittenFile]()
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows, to a new file if there is none or it would be too large."""
+        if not rows.num_rows:
+            return
+        if self._writer is not None and self._writer.rows + rows.num_rows > FILE_ROWS_MAX:
+            self.close()
+        if self._writer is None:
+            self._writer = FileWriter(self._storage, self._schema)
+        self._writer.write(rows)
+
+    def close(self) -> None:
+        """End the file, if there is one."""
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            self.written_files.append(writer.close())
+
+    def undo(self) -> None:
+        """Delete the files that were written."""
+        if self._writer is not None:
+            self._writer.undo()
+        for file in self.written_files:
+            with suppress(FileNotFoundError):
+                self._storage.delete_file(file.name)
+
+
+def write_file(
+    storage: FileSystem, rows: pa.Table, schema: pa.Schema, folder: str = "", txid: int | None = None
+) -> list[WrittenFile]:
+    """Write rows to a file, in the order of a schema; without rows to none. `folder` and `txid` as in `FileWriter`.
+
+    Raises `OSError`, `ArrowException`, and leaves nothing.
+    """
+    if not rows.num_rows:
+        return []
+    writer = FileWriter(storage, schema, folder, txid)
+    try:
+        writer.write(rows)
+    except BaseException:
+        writer.undo()
+        raise
+    return [writer.close()]
 
 
 def table_writer(

@@ -22,12 +22,12 @@ from state.delta.log.following import is_plain_path
 from state.delta.log.log import check_entries
 from state.delta.segments.log_layout import ONE_THREAD, Compaction, Segment, SegmentQuery, join_settings
 from state.delta.segments.shares import is_in_share
+from state.delta.tables.data_files import Replacement
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staged_files import check_there
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation, unreadable_table_error
 from state.delta.write.entry import commit_replacement
-from state.delta.write.files import Replacement
 from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.segments import as_segment, segment_files
 from state.fence import WriteRefused

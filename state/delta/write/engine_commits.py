@@ -23,9 +23,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from state.delta.log.log import NOTHING_AFTERWARDS, check_links
 from state.delta.tables.table import add_feature, parse_features, write_refused_error
-from state.delta.write.entry import check_late_commit, check_read_version, may_be_late, note_of
+from state.delta.write.entry import app_versions_of, check_late_commit, check_read_version, may_be_late, note_of
 from state.delta.write.loaded_table import LoadedTable
 from state.fence import WriteRefused
+from state.rows.expiring import ExpiryHorizons
 from transactional.model.attempt import AttemptId, TransactionAttempt
 from transactional.model.names import DELETES_FEATURE, EXPIRES_PROPERTY, OWNER_NOTE
 
@@ -37,11 +38,13 @@ def single_try(transactions: list[Transaction], metadata: dict[str, str] | None 
     return CommitProperties(app_transactions=transactions, custom_metadata=metadata, max_commit_retries=0)
 
 
-def as_attempt(table: LoadedTable, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> CommitProperties:
+def as_attempt(
+    table: LoadedTable, attempt_id: AttemptId, attempt: TransactionAttempt | None, horizons: ExpiryHorizons | None
+) -> CommitProperties:
     """Return commit properties that make the attempt id the table's version, and record the attempt's horizons."""
     # `userMetadata` is what Spark's DESCRIBE HISTORY shows, and the only thing that Spark lets one write there.
     metadata = {"userMetadata": note_of(table.owner, attempt_id, attempt)}
-    app_versions = table.app_versions_of(attempt_id)
+    app_versions = app_versions_of(table.owner, attempt_id, horizons)
     return single_try([Transaction(app_id, version) for app_id, version in app_versions.items()], metadata)
 
 

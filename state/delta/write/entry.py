@@ -19,14 +19,26 @@ from uuid import uuid4
 
 from state.delta.log.log import CHECKPOINT, LOG_FOLDER, LOG_KEPT_S, check_links, commit_path, entry_name
 from state.delta.log.snapshot import DeltaSnapshot
-from state.delta.tables.data_files import DataFile
+from state.delta.tables.data_files import DataFile, Replacement
 from state.delta.tables.storage import create, delete
-from state.delta.write.files import Replacement
 from state.delta.write.loaded_table import LoadedTable
 from state.fence import WriteRefused
+from state.rows.expiring import ExpiryHorizons, app_transactions
 from transactional.model.attempt import AttemptId, TransactionAttempt
 from transactional.model.names import DIGEST_TAG, OWNER_NOTE
 from transactional.model.plumbing.syncing import sync
+
+
+def commit_attempt(
+    table: LoadedTable,
+    replacement: Replacement,
+    attempt_id: AttemptId,
+    attempt: TransactionAttempt | None,
+    horizons: ExpiryHorizons | None,
+) -> None:
+    """Replace files, as `commit_replacement` does, by the Delta commit of an attempt, or of a fence without one."""
+    app_versions, note = app_versions_of(table.owner, attempt_id, horizons), note_of(table.owner, attempt_id, attempt)
+    commit_replacement(table, replacement, app_versions, note)
 
 
 def commit_replacement(
@@ -90,6 +102,12 @@ def _actions(
         ),
         *({"txn": {"appId": app_id, "version": version}} for app_id, version in app_versions.items()),
     ]
+
+
+def app_versions_of(owner: str, attempt_id: AttemptId, horizons: ExpiryHorizons | None) -> dict[str, int]:
+    """Return the app transactions of an attempt's Delta commit: its id last, and before it the horizons."""
+    recorded = {} if horizons is None else dict(app_transactions(owner, horizons))
+    return {**recorded, owner: int(attempt_id)}
 
 
 def note_of(owner: str, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> str:
@@ -157,7 +175,7 @@ def check_late_commit(table: LoadedTable, expected: Mapping[str, int | None]) ->
         table.log.withdraw(written_version)
         reason = f"another writer's Delta version {written_version} was cleaned out of the log"
         raise WriteRefused(reason, is_conflict=True)
-    table.check_others(DeltaSnapshot(written_version))
+    table.check_others(DeltaSnapshot(written_version, table.current.column_names))
     table.read_version = table.delta_version
 
 

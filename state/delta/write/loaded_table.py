@@ -26,7 +26,7 @@ from state.delta.log.entries import (
 from state.delta.log.following import PartitionFiles
 from state.delta.log.log import EntryMark, LogUpkeep, check_entries
 from state.delta.log.snapshot import DeltaSnapshot
-from state.delta.tables.data_files import DataFile
+from state.delta.tables.data_files import DataFile, Replacement
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.storage import can_create
 from state.delta.tables.table import (
@@ -41,9 +41,8 @@ from state.delta.tables.table import (
     unreadable_table_error,
 )
 from state.delta.write.durable import TableDisk
-from state.delta.write.files import Replacement
 from state.rows.columns import StateColumns
-from state.rows.expiring import ExpiryHorizons, app_transactions, read_app_transactions
+from state.rows.expiring import ExpiryHorizons, read_app_transactions
 from transactional.model.attempt import AttemptId
 from transactional.model.errors import ConfigError, StoreMismatch, TableUnfit
 
@@ -64,7 +63,7 @@ class LoadedTable:
         """Load the newest version, unless delta-rs has loaded one already."""
         self.location, self.owner, self.columns = location, owner, columns
         self._engine = load_table(location) if engine is None else engine
-        self.current = DeltaSnapshot(self._engine.version())
+        self.current = self._snapshot_of_engine()
         self.follows = False
         """True for a partitioned table whose files are followed without loading every version by delta-rs."""
         self.read_version, self.read_at_s = self.delta_version, time.monotonic()
@@ -80,7 +79,6 @@ class LoadedTable:
         self._mismatch: StoreMismatch | None = None
         self._is_unfit = False
         """True if another program has changed the table's columns or properties so that the state can't use it."""
-        self._horizons: tuple[AttemptId | None, ExpiryHorizons] | None = None
         self.says_expiry = False
         """True if the table was seen to say by which column its rows expire."""
         self.disk = TableDisk(location)
@@ -121,7 +119,10 @@ class LoadedTable:
     def move_to_engine(self) -> None:
         """Move to the version at which delta-rs is, about which nothing else is known."""
         if self.is_ahead:
-            self.current = DeltaSnapshot(self._engine.version())
+            self.current = self._snapshot_of_engine()
+
+    def _snapshot_of_engine(self) -> DeltaSnapshot:
+        return DeltaSnapshot(self._engine.version(), pa.schema(self._engine.schema()).names)
 
     def move_past_write(self, app_versions: Mapping[str, int], replacement: Replacement) -> None:
         """Move to the next Delta version, which this process has written without delta-rs, with these app versions."""
@@ -147,15 +148,9 @@ class LoadedTable:
         return self.current.properties
 
     @property
-    def column_names(self) -> list[str]:
-        """The names of the table's columns, in its own order."""
-        names: list[str] = pa.schema(self._engine.schema()).names
-        return names
-
-    @property
     def missing_columns(self) -> pa.Schema:
         """The columns that the state has gained and this Delta version does not have."""
-        names = set(self.column_names)
+        names = set(self.current.column_names)
         return pa.schema([field_ for field_ in self.columns.table_schema if field_.name not in names])
 
     def version(self) -> AttemptId | None:
@@ -186,21 +181,8 @@ class LoadedTable:
                 raise unreadable_table_error(self.location, error) from None
 
     def horizons(self) -> ExpiryHorizons:
-        """Return the expiry horizons of this Delta version. They are read once for each attempt."""
-        version = self.version()
-        if self._horizons is None or self._horizons[0] != version:
-            self._horizons = (version, read_app_transactions(self.owner, self.version_of))
-        return self._horizons[1]
-
-    def will_record(self, attempt_id: AttemptId, horizons: ExpiryHorizons) -> None:
-        """Let the Delta commit of an attempt record its horizons, too."""
-        self._horizons = (attempt_id, horizons)
-
-    def app_versions_of(self, attempt_id: AttemptId) -> dict[str, int]:
-        """Return the app transactions of an attempt's Delta commit: its id last, and before it the horizons."""
-        if self._horizons is None or self._horizons[0] != attempt_id or self.columns.expires is None:
-            return {self.owner: int(attempt_id)}
-        return {**dict(app_transactions(self.owner, self._horizons[1])), self.owner: int(attempt_id)}
+        """Return the expiry horizons of this Delta version."""
+        return read_app_transactions(self.owner, self.version_of)
 
     # --- moving on --------------------------------------------------------------------------------------------------
 
@@ -265,7 +247,7 @@ class LoadedTable:
         """
         check_entries(self.location)
         self._engine, self.says_expiry = load_table(self.location), False
-        self.current = DeltaSnapshot(self._engine.version())
+        self.current = self._snapshot_of_engine()
 
     def move_to(self, delta_version: int) -> None:
         """Move to a Delta version, for a reader of exactly this one. Raises `OperatingError`."""
@@ -278,7 +260,7 @@ class LoadedTable:
                 self._engine.load_as_version(delta_version)
         except (DeltaError, OSError) as error:
             raise unreadable_table_error(self.location, error) from None
-        self.current = DeltaSnapshot(delta_version)
+        self.current = self._snapshot_of_engine()
 
     def check_others(self, since: DeltaSnapshot) -> None:
         """Raise `StoreMismatch` if another program has changed rows since a snapshot.
@@ -287,7 +269,7 @@ class LoadedTable:
         """
         entries = entries_between(self.location, since.version, self.delta_version)
         if len(entries) == self.delta_version - since.version:
-            self.current = since.after_entries(entries)
+            self.current = replace(since.after_entries(entries), column_names=self.current.column_names)
         try:
             check_not_foreign(self.location, self.owner, entries)
         except StoreMismatch as error:

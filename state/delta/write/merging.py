@@ -12,12 +12,11 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.delta.tables.data_files import DataFile
+from state.delta.tables.data_files import DataFile, Replacement, write_file
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staged_files import read_by_driver
-from state.delta.write.change import Change, change_small
+from state.delta.write.change import Change
 from state.delta.write.engine_commits import as_attempt, commit_overwrite
-from state.delta.write.files import Replacement, write_file
 from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.rewriting import rewrite_files, rewritten_parts
 from state.delta.write.table_writer import Lookup, TableWriter
@@ -40,40 +39,37 @@ class MergeWriter(TableWriter):
         return read_by_driver(self.table.location, self.columns, write, self.state) if write.staged else write
 
     def replace_files(self, write: TableWrite) -> Replacement | None:
-        files, names = self.table.rewritable_files(), self.table.column_names
-        if files is None:
-            return None
         change = self._change_of(write)
-        return self.rewrite_small(change, files, names) or self.rewrite_touched(change, files, names)
+        if (files := self.table.rewritable_files()) is None:
+            return None
+        return self.rewrite_small(change, files) or self.rewrite_touched(change, files)
 
     def overwrite(self, write: TableWrite) -> None:
-        stored = self.table.query("SELECT * FROM t")
-        parts = rewritten_parts(stored, self.table.column_names, self._change_of(write))
-        commit_overwrite(self.table, parts, as_attempt(self.table, write.attempt.attempt_id, write.attempt))
+        table, attempt, stored = self.table, write.attempt, self.table.query("SELECT * FROM t")
+        parts = rewritten_parts(stored, table.current.column_names, self._change_of(write))
+        commit_overwrite(table, parts, as_attempt(table, attempt.attempt_id, attempt, write.horizons))
 
     def _change_of(self, write: TableWrite) -> Change:
         removes, horizons = self.transactions % REMOVAL_INTERVAL == 0, write.horizons or NO_HORIZONS
         return Change(self.columns, write.attempt.txid, write.rows, write.combine, horizons, removes)
 
-    def rewrite_small(self, change: Change, files: Sequence[DataFile], names: Sequence[str]) -> Replacement | None:
-        """Write all rows to one file, whose columns are `names`. None if the table is not small."""
-        size_bytes = sum(file.size_bytes for file in files)
-        rows = change_small(change, size_bytes, self.table.current.rows, self._load_if_small)
-        if rows is None:
+    def rewrite_small(self, change: Change, files: Sequence[DataFile]) -> Replacement | None:
+        """Write all rows to one file. None if the table is not small."""
+        if not change.is_small(stored_rows(self.table), sum(file.size_bytes for file in files)):
             return None
-        return Replacement(files, write_file(self.table.storage, rows, change.schema(names)), {}, rows)
+        current = self.table.current
+        rows = change.merged_rows(self._load_rows() if current.rows is None else current.rows)
+        return Replacement(files, write_file(self.table.storage, rows, change.schema(current.column_names)), {}, rows)
 
-    def _load_if_small(self, rows_max: int) -> pa.Table | None:
-        """Return all columns of all rows, unless there are more than `rows_max`."""
-        if (stored := stored_rows(self.table)) is None or stored > rows_max:
-            return None
+    def _load_rows(self) -> pa.Table:
+        """Return all columns of all rows."""
         schema = self.columns.table_schema
         names = ", ".join(map(DATA_FUSION.name, schema.names))
         return self.table.query(f"SELECT {names} FROM t").read_all().cast(schema)
 
-    def rewrite_touched(self, change: Change, files: Sequence[DataFile], names: Sequence[str]) -> Replacement:
-        """Rewrite the files that a change concerns. The table's columns are `names`, in order."""
-        selection = self.footers.select(files, change)
+    def rewrite_touched(self, change: Change, files: Sequence[DataFile]) -> Replacement:
+        """Rewrite the files that a change concerns."""
+        selection, names = self.footers.select(files, change), self.table.current.column_names
         replacement = rewrite_files(self.table.storage, selection.changed, names, change, selection.aging)
         self.footers.add(replacement.new)
         old = [*replacement.old, *selection.expired]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice
 from threading import Lock
 
@@ -20,10 +20,9 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 from pyarrow.fs import FileSystem
 
-from state.delta.tables.data_files import DataFile, with_all
+from state.delta.tables.data_files import DataFile, Lane, Replacement, with_all
 from state.delta.tables.storage import open_parquet
 from state.delta.write.change import Change
-from state.delta.write.files import Lane, Replacement, lanes_for, side_by_side
 from state.rows.expiring import time_scalar
 from transactional.model.aggregates.key_matching import (
     compute_sort_order,
@@ -32,7 +31,12 @@ from transactional.model.aggregates.key_matching import (
     is_strictly_ascending,
     sort_by_key,
 )
+from transactional.model.plumbing.pools import DaemonPool
 
+LANE_ROWS = 200_000
+"""Number of rows that are worth a thread, and a file, of their own."""
+LANES_MAX = 4
+"""Largest number of files that a rewritten file may become."""
 PART_ROWS = 500_000
 """Number of rows up to which small files, and parts of files, are combined. Where keys are hashed it is at least the
 number of new rows, since every part has a hash table of its own."""
@@ -120,8 +124,7 @@ def rewrite_files(
     files. After an error the new files are deleted. Raises `WriteRefused`, and `OSError` or `ArrowException` if a file
     can't be read or written.
     """
-    rows = sort_by_key(change.rows, change.columns.key.names).combine_chunks()
-    work = _Rewriting(storage, names, replace(change, rows=rows))
+    work = _Rewriting(storage, names, change)
     try:
         for unit in units_of(storage, aging, 0):
             work.take(unit)
@@ -145,7 +148,7 @@ def rewritten_parts(stored: pa.RecordBatchReader, names: Sequence[str], change: 
         for batch in stored:
             rows = pa.table(batch).select(names).cast(schema)
             matched.append(find_key_positions(rows, change.rows, change.columns.key.names, is_unique=True))
-            yield from change.applied(rows, matched[-1]).select(names).cast(schema).to_batches()
+            yield from change.merged_rows(rows, matched[-1]).select(names).cast(schema).to_batches()
             matched[-1] = matched[-1].drop_null()
         yield from change.new(matched).select(names).cast(schema).to_batches()
 
@@ -154,7 +157,11 @@ def rewritten_parts(stored: pa.RecordBatchReader, names: Sequence[str], change: 
 
 class _Rewriting:
     def __init__(self, storage: FileSystem, names: Sequence[str], change: Change) -> None:
-        self._change, columns = change, change.columns
+        columns, self._latest, lane_count = change.columns, _latest(change), lanes_for()
+        rows = sort_by_key(change.rows, columns.key.names).combine_chunks()
+        is_hashed = not is_quick_to_sort(rows, columns.key.names)
+        self.part_rows = max(PART_ROWS, rows.num_rows) if is_hashed else PART_ROWS
+        self._change = replace(change, rows=rows)
         self._schema = change.schema(names)
         # The columns that show whether a file is changed.
         decisive = [*columns.key.names, columns.txid, *([columns.deleted] if columns.deletes else [])]
@@ -163,10 +170,8 @@ class _Rewriting:
         self._decisive_columns = change.schema(decisive)
         self._other_columns = change.schema([name for name in names if name not in decisive])
         self._matched, self._old = list[pa.Array](), list[DataFile]()
-        is_hashed = not is_quick_to_sort(change.rows, columns.key.names)
-        self.part_rows = max(PART_ROWS, change.rows.num_rows) if is_hashed else PART_ROWS
-        self._lanes = [Lane(storage, self._schema) for _ in range(lanes_for())]
-        self._newest, self._latest = Lane(storage, self._schema), _latest(change)
+        self._lanes = [Lane(storage, self._schema) for _ in range(lane_count)]
+        self._newest = Lane(storage, self._schema)
 
     def take_all(self, units: Iterator[Unit]) -> None:
         """Rewrite units: one in every thread at a time if there are enough, else one after the other by all threads."""
@@ -176,7 +181,7 @@ class _Rewriting:
                 self.take(unit)
             return
         queue = UnitQueue(chain(first, units))
-        side_by_side([partial(self._take_some, queue, lane) for lane in self._lanes])
+        _threads().run_concurrently([partial(self._take_some, queue, lane) for lane in self._lanes])
 
     def _take_some(self, queue: UnitQueue, lane: Lane) -> None:
         try:
@@ -204,7 +209,9 @@ class _Rewriting:
 
     def _rewrite(self, part: UnitPart, match: tuple[pa.Array | None, pa.Table, pa.Array], lane: Lane | None) -> None:
         order, rows, places = match
-        undecisive = _reorder(part.read(self._other_columns), order)
+        undecisive = part.read(self._other_columns)
+        if order is not None:
+            undecisive = undecisive.combine_chunks().take(order)
         for field_, column in zip(self._other_columns, undecisive.columns, strict=True):
             rows = rows.append_column(field_, column)
         self._matched.append(places.drop_null())
@@ -223,7 +230,7 @@ class _Rewriting:
 
     def close(self) -> None:
         """Close the files. Later rows are written to other ones."""
-        side_by_side([lane.close for lane in (*self._lanes, self._newest)])
+        _threads().run_concurrently([lane.close for lane in (*self._lanes, self._newest)])
 
     def undo(self) -> None:
         """Delete the files that were written."""
@@ -240,18 +247,20 @@ class _Rewriting:
             rows = build(0, row_count)
             is_latest = pc.fill_null(pc.equal(rows[self._change.columns.expires], self._latest), False)
             self._lanes[0].write(rows.filter(pc.invert(is_latest)))
-            self._newest.write(rows.filter(is_latest))
-            return
+            return self._newest.write(rows.filter(is_latest))
         lanes = self._lanes[: lanes_for(row_count)]
+        if len(lanes) == 1:
+            return lanes[0].write(build(0, row_count))
         ends = [row_count * number // len(lanes) for number in range(len(lanes) + 1)]
 
         def work(lane: Lane, begin: int, end: int) -> None:
             lane.write(build(begin, end - begin))
 
-        side_by_side([partial(work, *piece) for piece in zip(lanes, ends, ends[1:], strict=False)])
+        pieces = zip(lanes, ends, ends[1:], strict=False)
+        return _threads().run_concurrently([partial(work, *piece) for piece in pieces])
 
     def _applied(self, rows: pa.Table, places: pa.Array, begin: int, row_count: int) -> pa.Table:
-        return self._change.applied(rows.slice(begin, row_count), places.slice(begin, row_count))
+        return self._change.merged_rows(rows.slice(begin, row_count), places.slice(begin, row_count))
 
     def _match(self, part: UnitPart) -> tuple[pa.Array | None, pa.Table, pa.Array]:
         """Return the order in which a part is written (None: its own), its decisive columns, and the positions of its
@@ -264,7 +273,7 @@ class _Rewriting:
             and not is_strictly_ascending(rows[key[0]])
         ):
             order = compute_sort_order(rows[key[0]])
-        rows = _reorder(rows, order)
+            rows = rows.combine_chunks().take(order)
         return order, rows, find_key_positions(rows, self._change.rows, key, is_unique=True)
 
     def _is_changed(self, rows: pa.Table, places: pa.Array) -> bool:
@@ -297,5 +306,12 @@ def _latest(change: Change) -> pa.Scalar | None:
     return latest if latest.is_valid else None
 
 
-def _reorder(rows: pa.Table, order: pa.Array | None) -> pa.Table:
-    return rows if order is None else rows.combine_chunks().take(order)
+def lanes_for(rows: int | None = None) -> int:
+    """Return the number of files that are worth it for a number of rows; None: the largest number of files."""
+    most: int = max(1, min(LANES_MAX, pa.cpu_count()))
+    return most if rows is None else max(1, min(most, rows // LANE_ROWS))
+
+
+@cache
+def _threads() -> DaemonPool:
+    return DaemonPool(LANES_MAX - 1, "rewriting")

@@ -16,12 +16,12 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.segments.log_layout import check_same_combine, stored_combine
 from state.delta.segments.restarts import check_expiry
-from state.delta.tables.data_files import DataFile, WrittenFile
+from state.delta.tables.data_files import DataFile, Replacement, WrittenFile, write_file
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staged_files import check_staged, read_by_driver
 from state.delta.tables.staging import is_plain
 from state.delta.tables.table import unreadable_table_error
-from state.delta.write.change import segment_rows
+from state.delta.write.change import Change
 from state.delta.write.engine_commits import (
     as_attempt,
     commit_overwrite,
@@ -29,10 +29,10 @@ from state.delta.write.engine_commits import (
     settle_feature,
     under_fence,
 )
-from state.delta.write.files import Replacement, write_file
 from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.table_writer import Lookup, TableWriter
 from state.fence import TableWrite, WriteRefused
+from state.rows.expiring import NO_HORIZONS
 from state.rows.sums import SumBounds, SumCheck
 from transactional.core.ports.staged import StagedFile
 from transactional.model.aggregates.sums import max_magnitude
@@ -54,8 +54,8 @@ class LogWriter(TableWriter):
         self._schema, self._compaction_id = arrow_schema(self.columns.written_columns), compaction_of(table.owner)
         self._has_folders = is_plain(self.columns.txid)
         """True if each segment has a folder. The names of other txid columns have more than one form in a log."""
-        self._recorded_combine: tuple[Mapping[str, str], Mapping[str, str]] | None = None
-        """The properties that were read last, and how values are combined by them."""
+        self._combine_rule: tuple[Mapping[str, str], Mapping[str, str], SumCheck] | None = None
+        """The properties that were read last, how values are combined by them, and the check of their sums."""
         self._bounds: tuple[TxId, SumBounds] | None = None
 
     @property
@@ -67,11 +67,10 @@ class LogWriter(TableWriter):
         """Record how rows are combined, and the features that a write uses, before the rows come. Check the sums."""
         if write.staged:
             check_staged(self.table.location, write.attempt, write.staged)
-        self.settle_combine(write.combine)
+        check = self.settle_combine(write.combine)
         if write.staged:
             settle_feature(self.table, STAGED_FEATURE)
-        check = self.sum_check(write)
-        if check.columns and not self.admits(check, _largest_of(write, check)):
+        if check.columns and not self.admits(check, write):
             self.check_sums(write)
         return write
 
@@ -82,42 +81,47 @@ class LogWriter(TableWriter):
         attempt may have committed them, and another program may have compacted them.
         """
         txid, column = write.attempt.txid, self.columns.txid
+        staged, rows = as_segment(write.staged, txid), self._segment_rows(write)
         if (partitions := self.table.follow_files(column)) is None:
             return None
-        rows = segment_rows(self.columns, write.rows, write.horizons)
+        old_files = partitions.files_between(txid - 1, txid)
         folder = f"{column}={txid}/" if self._has_folders else ""
         if self.table.folder is not None and rows.num_rows:
             (self.table.folder / folder).mkdir(exist_ok=True)
-        new = write_file(self.table.storage, rows, self._schema, folder, txid)
-        return Replacement(partitions.files_between(txid - 1, txid), [*new, *as_segment(write.staged, txid)])
+        return Replacement(old_files, [*write_file(self.table.storage, rows, self._schema, folder, txid), *staged])
 
     def overwrite(self, write: TableWrite) -> None:
         if write.staged:
             write = read_by_driver(self.table.location, self.columns, write, self.state)
-        attempt, schema = write.attempt, self.columns.table_schema
-        rows = segment_rows(self.columns, write.rows, write.horizons)
+        attempt, schema, rows = write.attempt, self.columns.table_schema, self._segment_rows(write)
         rows = rows.append_column(self.columns.txid, pa.repeat(pa.scalar(int(attempt.txid), pa.int64()), len(rows)))
         predicate = f"{DATA_FUSION.name(self.columns.txid)} = {attempt.txid}"
-        properties = as_attempt(self.table, attempt.attempt_id, attempt)
+        properties = as_attempt(self.table, attempt.attempt_id, attempt, write.horizons)
         commit_overwrite(self.table, rows.select(schema.names).cast(schema), properties, predicate=predicate)
 
-    def settle_combine(self, combine: Mapping[str, str]) -> None:
-        """Record in the table how its values are combined, for good, before its first row. Raises `WriteRefused`."""
+    def _segment_rows(self, write: TableWrite) -> pa.Table:
+        horizons = write.horizons or NO_HORIZONS
+        return Change(self.columns, write.attempt.txid, write.rows, write.combine, horizons).segment_rows()
+
+    def settle_combine(self, combine: Mapping[str, str]) -> SumCheck:
+        """Record in the table how its values are combined, for good, before its first row. Return the check of sums.
+
+        Raises `WriteRefused`.
+        """
+        rule = self._combine_rule
+        if rule is not None and rule[0] is self.table.current.properties and rule[1] == combine:
+            return rule[2]
         properties = self.table.properties
-        if (
-            self._recorded_combine is not None
-            and self._recorded_combine[0] is properties
-            and self._recorded_combine[1] == combine
-        ):
-            return
-        stored = stored_combine(properties)
+        stored, values = stored_combine(properties), self.columns.values
         if stored is not None:
             check_same_combine(stored, combine, self.table.location)
+        check = SumCheck(self.state, values, [combine[name] for name in values.names])
         if stored == combine:
-            self._recorded_combine = properties, dict(combine)
-            return
+            self._combine_rule = properties, dict(combine), check
+            return check
         check_expiry(self.columns, combine, str(self.table.location))
         commit_properties(self.table, {COMBINE_PROPERTY: json.dumps(dict(combine))}, under_fence(self.table))
+        return check
 
     def adopt_merged(self, version: AttemptId | None, newest: TxId) -> None:
         """Make the rows of a table in the merge layout, as of a committed transaction, the first segment.
@@ -141,22 +145,20 @@ class LogWriter(TableWriter):
         commit_overwrite(self.table, reader, properties, schema_mode="overwrite", partition_by=partition_by)
         self.table.disk.settle()
 
-    def admits(self, check: SumCheck, largest: Mapping[str, int]) -> bool:
+    def admits(self, check: SumCheck, write: TableWrite) -> bool:
         """Count in the largest values of a write. True if all sums fit, whichever keys the rows have."""
-        columns = [field for _, field in check.columns]
-        compacted = self.compacted_txid
+        compacted, columns = self.compacted_txid, [field for _, field in check.columns]
+        # Each file has one row of a key at most.
+        largest = {
+            field.name: max_magnitude(write.rows[field.name]) + sum(file.largest[field.name] for file in write.staged)
+            for field in columns
+        }
         # Compactions put parts together that cancel out.
         if self._bounds is None or (self._bounds[0] != compacted and not self._bounds[1].admit(largest, columns)):
             self._bounds = (compacted, self._read_bounds(columns))
         fits = self._bounds[1].admit(largest, columns)
         self._bounds[1].add(largest)
         return fits
-
-
-def _largest_of(write: TableWrite, check: SumCheck) -> dict[str, int]:
-    """Return the largest sum of each column that one key can have. Each file has one row of a key at most."""
-    names = [field.name for _, field in check.columns]
-    return {name: max_magnitude(write.rows[name]) + sum(file.largest[name] for file in write.staged) for name in names}
 
 
 def segment_files(table: LoadedTable, start: int, end: int) -> list[DataFile]:

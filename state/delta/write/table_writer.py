@@ -9,19 +9,19 @@ raises `WriteRefused`. The state then reads the version again and repeats it: no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
+from state.delta.tables.data_files import Replacement
 from state.delta.tables.lookup import check_sums
 from state.delta.tables.staged_files import read_by_driver
 from state.delta.tables.storage import can_create
 from state.delta.tables.table import unreadable_table_error, write_refused_error
 from state.delta.write.engine_commits import as_attempt, commit_nothing, settle_expiry
-from state.delta.write.entry import commit_replacement, note_of
-from state.delta.write.files import Replacement
+from state.delta.write.entry import commit_attempt
 from state.delta.write.loaded_table import LoadedTable
 from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import ExpiryHorizons, select_unexpired
@@ -47,46 +47,38 @@ class TableWriter(ABC):
         self.table, self.columns, self.state, self._lookup = table, table.columns, state, lookup
         self._writes_entries = can_create(table.storage)
         """True if the log's entries can be written without delta-rs."""
-        self._sum_check: tuple[Mapping[str, str], SumCheck] | None = None
         self.counts, self.transactions = WriteCounts(), 0
         """Number of transactions since the table was opened, which maintenance counts."""
 
     def apply(self, write: TableWrite) -> None:
-        """Write rows, one per key, and the version (see `FencedTable`).
+        """Write rows, one per key, and the version (see `FencedTable`): new files, and the entry that adds them.
 
         Raises `WriteRefused`, `SumOverflow`, and `OperatingError` for files that are not there.
         """
-        self.table.disk.settle()
-        if write.horizons is not None:
-            self.record_horizons(write.attempt.attempt_id, write.horizons)
-        try:
-            self.commit(write)
-        except WriteRefused as error:
-            if not error.is_conflict:
-                self.check_sums(write)
-            raise
-
-    def commit(self, write: TableWrite) -> None:
-        """Write new files, and commit as the attempt that they replace others.
-
-        Raises `WriteRefused`, `SumOverflow`, `OperatingError`.
-        """
         table, attempt = self.table, write.attempt
-        app_versions = table.app_versions_of(attempt.attempt_id)
-        write = self.prepare(write)
+        table.disk.settle()
+        if write.horizons is not None:
+            settle_expiry(table)
         try:
+            write = self.prepare(write)
             replacement = self.replace_files(write) if self._writes_entries else None
             if replacement is None:
                 self.overwrite(write)
             else:
-                note = note_of(table.owner, attempt.attempt_id, attempt)
-                commit_replacement(table, replacement, app_versions, note)
+                commit_attempt(table, replacement, attempt.attempt_id, attempt, write.horizons)
+        except WriteRefused as error:
+            refusal = error
         except (DeltaError, OSError) as error:
-            raise write_refused_error(table.location, error) from None
+            refusal = write_refused_error(table.location, error)
         except pa.ArrowException as error:
             raise unreadable_table_error(table.location, error) from None
-        self.counts.rows += write.rows.num_rows + sum(file.rows for file in write.staged)
-        self.counts.staged_files += len(write.staged)
+        else:
+            self.counts.rows += write.rows.num_rows + sum(file.rows for file in write.staged)
+            self.counts.staged_files += len(write.staged)
+            return
+        if not refusal.is_conflict:
+            self.check_sums(write)
+        raise refusal
 
     @abstractmethod
     def prepare(self, write: TableWrite) -> TableWrite:
@@ -107,30 +99,21 @@ class TableWriter(ABC):
         self, attempt_id: AttemptId, attempt: TransactionAttempt | None, horizons: ExpiryHorizons | None = None
     ) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
-        self.table.disk.settle()
-        if horizons is not None:
-            self.record_horizons(attempt_id, horizons)
         table, current = self.table, self.table.current
+        table.disk.settle()
+        if horizons is not None:
+            settle_expiry(table)
         if not self._writes_entries:
-            return commit_nothing(table, as_attempt(table, attempt_id, attempt))
-        nothing = Replacement(unchanged=current.files, rows=current.rows)
-        app_versions, note = table.app_versions_of(attempt_id), note_of(table.owner, attempt_id, attempt)
+            return commit_nothing(table, as_attempt(table, attempt_id, attempt, horizons))
         try:
-            return commit_replacement(table, nothing, app_versions, note)
+            nothing = Replacement(unchanged=current.files, rows=current.rows)
+            return commit_attempt(table, nothing, attempt_id, attempt, horizons)
         except OSError as error:
             raise write_refused_error(table.location, error) from None
 
-    def record_horizons(self, attempt_id: AttemptId, horizons: ExpiryHorizons) -> None:
-        """Let the Delta commit of an attempt record expiry horizons. Raises `WriteRefused`.
-
-        The table says first by which column rows expire.
-        """
-        settle_expiry(self.table)
-        self.table.will_record(attempt_id, horizons)
-
     def check_sums(self, write: TableWrite) -> None:
         """Raise `SumOverflow` with the key whose sum does not fit, which an engine does not name."""
-        check = self.sum_check(write)
+        check = SumCheck(self.state, self.columns.values, [write.combine[name] for name in self.columns.values.names])
         if not check.columns:
             return
         if write.staged:
@@ -140,11 +123,3 @@ class TableWriter(ABC):
         if write.horizons is not None and expires is not None:
             stored = select_unexpired(stored, expires, write.horizons.current)
         check_sums(stored, write.rows, len(key), check)
-
-    def sum_check(self, write: TableWrite) -> SumCheck:
-        """Return the check of the columns whose sums may not fit."""
-        if self._sum_check is None or self._sum_check[0] != write.combine:
-            values = self.columns.values
-            check = SumCheck(self.state, values, [write.combine[name] for name in values.names])
-            self._sum_check = write.combine, check
-        return self._sum_check[1]

@@ -84,7 +84,8 @@ class Footers:
     def add(self, files: Iterable[WrittenFile]) -> None:
         """Cache the bounds of files that were just written."""
         fields = _bounded_columns(self.columns)
-        self._cached |= {file.name: _bounds_of_file(file.footer, fields) for file in files if file.footer is not None}
+        with_footers = [file for file in files if file.footer is not None]
+        self._cached |= {file.part.name: _bounds_of_file(file.footer, fields) for file in with_footers}
 
     def select(self, files: Sequence[DataFile], change: Change) -> FileSelection:
         """Select the files that a transaction concerns. `files` are all of the table.

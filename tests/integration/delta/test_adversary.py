@@ -106,7 +106,7 @@ def scene(
         monkeypatch.setattr("state.delta.upkeep.merged_upkeep.COMPACTION_INTERVAL", 1)
         monkeypatch.setattr("state.delta.upkeep.merged_upkeep.FILES_MAX", 1)
     # However few they are, rows go to a file for each thread, and those of a compaction go apart.
-    monkeypatch.setattr("state.delta.write.files.LANE_ROWS", 1)
+    monkeypatch.setattr("state.delta.write.rewriting.LANE_ROWS", 1)
     monkeypatch.setattr("state.delta.upkeep.background_compaction.BACKGROUND_ROWS", 0 if way.is_apart else 1_000)
     place, others = Place("delta-rs", tmp_path), Others(tmp_path / "table")
     for number in range(1, 4):

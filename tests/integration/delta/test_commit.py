@@ -20,12 +20,11 @@ import state.delta.write.entry
 import state.delta.write.loaded_table
 from state.delta.log.log import LogUpkeep
 from state.delta.state import DeltaMapState
-from state.delta.tables.data_files import DataFile
+from state.delta.tables.data_files import DataFile, Replacement, write_file
 from state.delta.tables.table import DeltaLocation, list_data_files, list_replaceable_files, open_storage
 from state.delta.write import entry as commit
 from state.delta.write.durable import TableDisk
 from state.delta.write.entry import may_have_been_written
-from state.delta.write.files import Replacement, write_file
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.delta.test_rewriting import VALUES

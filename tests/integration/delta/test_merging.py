@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 import state.delta.write.change
 from state.delta.open_table import open_merged
 from state.delta.state import DeltaMapState
+from state.delta.tables.data_files import Replacement
 from state.delta.tables.table import DeltaLocation
 from state.delta.write.change import Change
-from state.delta.write.files import Replacement
 from state.delta.write.loaded_table import LoadedTable
 from state.delta.write.merging import MergeWriter
 from state.fence import TableWrite, WriteRefused

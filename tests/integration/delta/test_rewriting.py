@@ -108,11 +108,11 @@ def test_is_what_a_merge_leaves(tmp_path: Path, number: int) -> None:
     columns = of_columns({name: type_ for name, (type_, _) in COLUMNS.items()})
     rows, source = stored(columns, types, chance), given(columns, types, chance)
     combine = {name: how for name, (_, how) in COLUMNS.items()}
-    found = Change(columns, NOW, source, combine).applied(rows)
+    found = Change(columns, NOW, source, combine).merged_rows(rows)
     assert found.schema.equals(rows.schema)
     expected = merged(tmp_path, rows, source, columns, combine)
     for name, case in COLUMNS.items():
-        shown = ["a", "b", name, columns.txid, columns.prev_txid, columns.prev(name)]
+        shown = ["a", "b", name, columns.txid, columns.prev_txid, columns.prev[name]]
         assert in_order(found.select(shown)) == in_order(expected.select(shown)), case
     assert in_order(found) == in_order(expected)
 
@@ -126,7 +126,7 @@ def test_nan_is_the_greatest_number_and_both_zeros_are_equal(type_: str, how: st
     columns = StateColumns(Schema.parse("k int"), Schema.parse(f"v {type_}"))
     rows = of_rows([(k, v, 6, None, None) for k, (v, _) in enumerate(pairs)], columns.table_schema)
     source = of_rows([(k, v) for k, (_, v) in enumerate(pairs)], rows.schema.empty_table().select(["k", "v"]).schema)
-    found = Change(columns, NOW, source, {"v": how}).applied(rows)
+    found = Change(columns, NOW, source, {"v": how}).merged_rows(rows)
     expected = [combine_value(how, stored, partial) for stored, partial in pairs]
     left = found.sort_by("k")["v"].to_pylist()
     are_same = [a == b or (a != a and b != b) for a, b in zip(left, expected, strict=True)]
@@ -150,15 +150,15 @@ def test_sums_that_do_not_fit_are_refused() -> None:
     rows = of_rows([("a", 2**63 - 1, 6, None, None)], columns.table_schema)
     source = pa.table({"k": ["a"], "v": [1]})
     with pytest.raises(WriteRefused, match="overflow"):
-        Change(columns, NOW, source, {"v": "sum"}).applied(rows)
+        Change(columns, NOW, source, {"v": "sum"}).merged_rows(rows)
 
 
 def test_a_state_of_one_row_has_no_key() -> None:
     columns = StateColumns(Schema(()), Schema.parse("v long"))
     source = pa.table({"v": pa.array([3], pa.int64())})
-    first = Change(columns, TxId(1), source, {"v": "sum"}).applied(columns.table_schema.empty_table())
+    first = Change(columns, TxId(1), source, {"v": "sum"}).merged_rows(columns.table_schema.empty_table())
     assert in_order(first) == [(3, 1, None, None)]
-    second = Change(columns, TxId(2), source, {"v": "sum"}).applied(first)
+    second = Change(columns, TxId(2), source, {"v": "sum"}).merged_rows(first)
     assert in_order(second) == [(6, 2, 1, 3)]
 
 
@@ -187,8 +187,8 @@ def test_files_are_what_a_merge_leaves(
 ) -> None:
     """For every type and each way of combining values; with parts of files, whole files, files put together, and files
     that are written at once."""
-    monkeypatch.setattr("state.delta.write.files.LANE_ROWS", lane_rows)
-    monkeypatch.setattr("state.delta.write.files.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.write.rewriting.LANE_ROWS", lane_rows)
+    monkeypatch.setattr("state.delta.write.rewriting.pa.cpu_count", lambda: 3)
     monkeypatch.setattr("state.delta.write.rewriting.PART_ROWS", part_rows)
     chance = random.Random(number)
     types = [type_ for type_, _ in COLUMNS.values()]
@@ -209,11 +209,11 @@ def test_one_key_column_is_found_as_several_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, many: int, block_rows: int, part_rows: int
 ) -> None:
     """Few keys in a hash table, and many in order, in files that are not, by several threads where there are many."""
-    monkeypatch.setattr("state.delta.write.files.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.write.rewriting.pa.cpu_count", lambda: 3)
     monkeypatch.setattr("transactional.model.aggregates.key_matching.ROWS_MIN", many)
     monkeypatch.setattr("transactional.model.aggregates.key_matching.BLOCK_ROWS", block_rows)
     monkeypatch.setattr("state.delta.write.rewriting.PART_ROWS", part_rows)
-    monkeypatch.setattr("state.delta.write.files.LANE_ROWS", 3)
+    monkeypatch.setattr("state.delta.write.rewriting.LANE_ROWS", 3)
     columns, chance = StateColumns(Schema.parse("a int"), Schema.parse("v long")), random.Random(number)
     rows = of_rows(
         [(None, 1, 6, None, None), (1, 2, 7, 6, 5), (2, 3, 7, None, None), (3, 4, 5, None, None)][::-1],
@@ -239,7 +239,7 @@ def test_a_file_without_a_touched_key_stays(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_file_that_is_large_gets_no_new_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("state.delta.write.files.FILE_ROWS_MAX", 3)
+    monkeypatch.setattr("state.delta.tables.data_files.FILE_ROWS_MAX", 3)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
     rows = of_rows([(n, n, 5, None, None) for n in range(3)], columns.table_schema)
     source = of_rows([(0, 1), (7, 1)], arrow_schema(Schema((*columns.key, *columns.values))))
@@ -254,8 +254,8 @@ def test_nothing_is_left_of_sums_that_do_not_fit(
 ) -> None:
     """Also where another thread has written its file by then."""
     monkeypatch.setattr("state.delta.write.rewriting.PART_ROWS", part_rows)
-    monkeypatch.setattr("state.delta.write.files.LANE_ROWS", lane_rows)
-    monkeypatch.setattr("state.delta.write.files.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.write.rewriting.LANE_ROWS", lane_rows)
+    monkeypatch.setattr("state.delta.write.rewriting.pa.cpu_count", lambda: 3)
     columns = StateColumns(Schema.parse("k string"), Schema.parse("v long"))
     rows = of_rows([("b", 1, 6, None, None), ("a", 2**63 - 1, 6, None, None)], columns.table_schema)
     source = pa.table({"k": ["a"], "v": [1]})
@@ -269,7 +269,7 @@ def large(
 ) -> tuple[list[DataFile], Change]:
     """A table of many files in the order of their keys, and what comes for each: three threads rewrite it."""
     monkeypatch.setattr("transactional.model.aggregates.key_matching.ROWS_MIN", 0)
-    monkeypatch.setattr("state.delta.write.files.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.write.rewriting.pa.cpu_count", lambda: 3)
     monkeypatch.setattr("state.delta.write.rewriting.PART_ROWS", 2)
     columns = StateColumns(Schema.parse(f"a {key}"), Schema.parse("v long"), {}, False, expires)
     files = []
@@ -352,8 +352,8 @@ def test_what_a_table_has_gained_is_null_in_older_files(tmp_path: Path) -> None:
 def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("state.delta.write.files.LANE_ROWS", 10)
-    monkeypatch.setattr("state.delta.write.files.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.write.rewriting.LANE_ROWS", 10)
+    monkeypatch.setattr("state.delta.write.rewriting.pa.cpu_count", lambda: 3)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
     source = of_rows([(n, 1) for n in range(25)], arrow_schema(Schema((*columns.key, *columns.values))))
     first = rewrite_files(disk(tmp_path), [], columns.all_columns.names, Change(columns, TxId(1), source, {"v": "sum"}))
@@ -364,7 +364,7 @@ def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are
     )
     assert second.old == files
     assert [json.loads(file.statistics)["numRecords"] for file in second.new] == [12, 13]
-    monkeypatch.setattr("state.delta.write.files.LANE_ROWS", 100)
+    monkeypatch.setattr("state.delta.write.rewriting.LANE_ROWS", 100)
     files = [file.part for file in second.new]
     third = rewrite_files(
         disk(tmp_path), files, columns.all_columns.names, Change(columns, TxId(3), source, {"v": "sum"})

@@ -117,8 +117,9 @@ class Columns(Protocol):
     def deleted(self) -> str:
         """The column that is true for a deleted key, if keys may be deleted."""
 
-    def prev(self, column: str, /) -> str:
-        """Return the name of the column with the previous values of a value column."""
+    @property
+    def prev(self) -> Mapping[str, str]:
+        """The names of the columns with previous values, by value column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class TableAddress:
     ) -> TableAddress:
         """Return the address of a table with these columns."""
         key, values = columns.key.names, columns.values.names
-        previous = {name: columns.prev(name) for name in values}
+        previous = {name: columns.prev[name] for name in values}
         deleted = columns.deleted if columns.deletes else None
         history = (columns.txid, columns.prev_txid)
         return cls(format, uri, key, values, previous, *history, table, dict(options or {}), deleted, expiry)

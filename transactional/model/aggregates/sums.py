@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transactional.model.aggregates.key_matching import make_comparable
-from transactional.model.arrow import arrow_schema, spark_type
+from transactional.model.arrow import arrow_schema
 from transactional.model.errors import ProtocolError, SumOverflow
 from transactional.model.schema import Field, Schema
 
@@ -58,17 +58,14 @@ def fits_type(number: int | Decimal | None, type_: str) -> bool:
     return limits is None or number is None or limits[0] <= number <= limits[1]
 
 
-def to_unscaled(number: int | Decimal, type_: str) -> int:
-    """Return a number in units of the last digit of its type: 1.25 of decimal(10,2) is 125."""
+def to_unscaled(number: int | Decimal) -> int:
+    """Return a number of a column in units of the last digit of its type: 1.25 of decimal(10,2) is 125."""
     if isinstance(number, int):
         return number
-    # Without arithmetic, which would round to the digits of the thread's context.
-    sign, digits, exponent = number.as_tuple()
-    assert isinstance(exponent, int), "decimals of a column are finite"
-    scale = int(type_[:-1].split(",")[1])
+    # Without arithmetic, which would round to the digits of the thread's context. A value has all digits of its type.
+    sign, digits, _ = number.as_tuple()
     unscaled = int("".join(map(str, digits)))
-    shifted: int = unscaled * 10 ** (exponent + scale) if exponent >= -scale else unscaled // 10 ** (-exponent - scale)
-    return -shifted if sign else shifted
+    return -unscaled if sign else unscaled
 
 
 def make_overflow_error(state: str, field: Field, key: tuple[Any, ...], sum_: object) -> SumOverflow:
@@ -155,10 +152,7 @@ def _widen_for_sum(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
 def max_magnitude(column: pa.ChunkedArray) -> int:
     """Return the largest absolute value of integers or decimals, in units of the last digit; 0 for no rows."""
     bounds = pc.min_max(column).as_py()
-    if bounds["min"] is None:
-        return 0
-    type_name = spark_type(column.type)
-    return max(abs(to_unscaled(bounds["min"], type_name)), abs(to_unscaled(bounds["max"], type_name)))
+    return 0 if bounds["min"] is None else max(abs(to_unscaled(bounds["min"])), abs(to_unscaled(bounds["max"])))
 
 
 def _has_nan(column: pa.ChunkedArray) -> bool:
