@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from transactional.model.errors import ConfigError, SinkUnavailable
+from transactional.model.plumbing.garbage import keep_freed_memory
 from transactional.model.plumbing.redaction import redact_secrets
 
 Option = str | int | float | bool
@@ -45,6 +46,15 @@ class SinkConnection:
         """The settings of a librdkafka client."""
         defaults: dict[str, Any] = {"socket.timeout.ms": round(1_000 * TIMEOUT_S), "log_level": 0}
         return {**defaults, **dict(self.options), "bootstrap.servers": self.bootstrap_servers, **more}
+
+    def open_producer(self, settings: Mapping[str, Any], *, used_by: str) -> Producer:
+        """Return a new client that sends records. Raises `ConfigError` if librdkafka refuses an option."""
+        keep_freed_memory()
+        try:
+            return Producer(self.settings(settings))
+        except KafkaException as error:
+            reason = self.redact(kafka_error(error).str())
+            raise ConfigError(f"the options= of {used_by} can't be used: {reason}") from error
 
     def redact(self, text: object) -> str:
         """The text without the secrets of this connection."""

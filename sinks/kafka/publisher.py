@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from sinks.kafka.connection import TIMEOUT_S, SinkConnection, kafka_error
 from sinks.kafka.control import control_topic, encode_marker
 from sinks.kafka.record_encoding import HEADER, KEY, PARTITION, TOPIC, VALUE
 from sinks.kafka.topics import TopicLimits, size_settings
 from transactional.core.ports import PublishedRecords, SinkOwner
-from transactional.model.errors import ConfigError, RecordRefused
+from transactional.model.errors import RecordRefused
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,11 +70,7 @@ class KafkaPublisher:
             "delivery.report.only.error": True,
             "on_delivery": self._note_failure,
         }
-        try:
-            self._producer = Producer(self._connection.settings(settings))
-        except KafkaException as error:
-            reason = connection.redact(kafka_error(error).str())
-            raise ConfigError(f"the options= of sink {owner.sink!r} can't be used: {reason}") from error
+        self._producer = connection.open_producer(settings, used_by=f"sink {owner.sink!r}")
         try:
             self._producer.init_transactions(_INIT_S)
         except KafkaException as error:

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
-from sinks.kafka.connection import SinkConnection, kafka_error
+from sinks.kafka.connection import SinkConnection
 from sinks.kafka.publisher import POISON, Headers, split_records
 from sinks.kafka.topics import TopicLimits, name_topics, size_settings
-from transactional.model.errors import ConfigError, SinkUnavailable
+from transactional.model.errors import SinkUnavailable
 
 DELIVERY_S: Final = 30.0
 """How long a record is tried to be sent, before the attempt of its tuple fails."""
@@ -35,11 +35,7 @@ class KafkaSender:
             **size_settings(connection, limits),
             "delivery.timeout.ms": round(1_000 * DELIVERY_S),
         }
-        try:
-            self._producer = Producer(connection.settings(settings))
-        except KafkaException as error:
-            reason = connection.redact(kafka_error(error).str())
-            raise ConfigError(f"the options= of a sink for {self._target_name} can't be used: {reason}") from error
+        self._producer = connection.open_producer(settings, used_by=f"a sink for {self._target_name}")
 
     def send(self, records: pa.Table) -> dict[int, str]:
         """Send records, and return why their topics refuse some, by their numbers. Raises `SinkUnavailable`."""

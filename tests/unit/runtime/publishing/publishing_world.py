@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.kafka import control, publisher, topics
+from sinks.kafka import connection as kafka_connection
+from sinks.kafka import control, topics
 from sinks.kafka import sink as kafka_sink
 from sinks.kafka.record_encoding import KEY, VALUE
 from sinks.kafka.sink import KafkaSink
@@ -343,7 +344,7 @@ def simulated_clients(world: World) -> Iterator[pytest.MonkeyPatch]:
         for fake in (FakeProducer, FakeConsumer, FakeAdmin):
             patch.setattr(fake, "broker", world.kafka, raising=False)
         patch.setattr(payloads, "COMPRESSION", None)  # it takes a third of the time
-        patch.setattr(publisher, "Producer", FakeProducer)
+        patch.setattr(kafka_connection, "Producer", FakeProducer)
         patch.setattr(control, "Consumer", FakeConsumer)
         patch.setattr(kafka_sink, "AdminClient", FakeAdmin)
         patch.setattr(kafka_sink, "cluster_id", lambda *_: "cluster")

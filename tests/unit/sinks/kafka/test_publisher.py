@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 from zlib import crc32
@@ -10,7 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from sinks.kafka import publisher
+from sinks.kafka import connection, publisher
 from sinks.kafka import sink as kafka_sink
 from sinks.kafka.checksums import sum_checksums
 from sinks.kafka.connection import SinkConnection
@@ -31,6 +33,19 @@ FATAL = KafkaError(KafkaError.INVALID_TXN_STATE, "the control topic was deleted"
 TOO_LONG = KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, "longer than transaction.max.timeout.ms")
 SENT = ["begin", "produce", "produce"]
 """The calls of a transaction with one record and its marker."""
+
+PAGES = 4_000
+PUBLISHED_TWICE = f"""
+from resource import RUSAGE_SELF, getrusage
+from sinks.kafka.connection import SinkConnection
+producer = SinkConnection("127.0.0.1:1").open_producer({{}}, used_by="a test")
+faults = []
+for _ in range(2):
+    blocks = [bytes(1024) for _ in range({PAGES} * 4)]
+    del blocks
+    faults.append(getrusage(RUSAGE_SELF).ru_minflt)
+print(faults[1] - faults[0])
+"""
 
 Script = Mapping[str, Sequence[KafkaError | None]]
 
@@ -107,7 +122,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> KafkaSink:
     fresh: dict[str, Any] = {"script": {}, "calls": [], "headers": [], "timeouts_ms": [], "refused": None}
     for name, content in fresh.items():
         monkeypatch.setattr(ScriptedProducer, name, content, raising=False)
-    monkeypatch.setattr(publisher, "Producer", ScriptedProducer)
+    monkeypatch.setattr(connection, "Producer", ScriptedProducer)
     monkeypatch.setattr(kafka_sink, "AdminClient", lambda _settings: None)
     monkeypatch.setattr(ControlTopic, "create", lambda *_arguments, **_named: None)
     return sink
@@ -229,10 +244,16 @@ def test_only_a_single_transaction_that_is_too_slow_gets_more_time(
 
 
 def test_options_that_the_library_refuses_are_named(sink: KafkaSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher, "Producer", Producer)
+    monkeypatch.setattr(connection, "Producer", Producer)
     sink.connection = SinkConnection("host:9092", (("socket.timeout.ms", 60_000),))
     with pytest.raises(ConfigError, match=r"the options= of sink 'alerts/ä' can't be used: .*socket\.timeout\.ms"):
         sink.open(OWNER, has_published=False)
+
+
+def test_the_memory_of_a_publication_is_kept_for_the_next_one() -> None:
+    """A page that the kernel takes back and gives again takes longer than the records in it."""
+    done = subprocess.run([sys.executable, "-c", PUBLISHED_TWICE], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < PAGES // 10
 
 
 def test_records_are_split_and_counted_by_columns_as_one_by_one() -> None:

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from sinks import AvroValue, JsonValue, KafkaSink
+from sinks.kafka import connection as kafka_connection
 from sinks.kafka import sender as kafka_sender
 from sinks.kafka import sink as kafka_sink
 from sinks.kafka.connection import SinkConnection
@@ -277,7 +278,7 @@ class RefusingProducer:
 def test_records_are_sent_at_least_once_to_their_topics(
     described: dict[str, TopicLimits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_sender, "Producer", RefusingProducer)
+    monkeypatch.setattr(kafka_connection, "Producer", RefusingProducer)
     monkeypatch.setattr(RefusingProducer, "sent", [], raising=False)
     prepared = sink()
     prepared.prepare()
