@@ -22,7 +22,15 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from state.delta.log.log import CHECKPOINT_INTERVAL, ENTRY, LOG_FOLDER, check_links, commit_path, entry_name, is_there
+from state.delta.log.log import (
+    CHECKPOINT_INTERVAL,
+    ENTRY,
+    LOG_FOLDER,
+    check_links,
+    entry_name,
+    entry_path,
+    table_exists,
+)
 from state.delta.log.torn import find_torn_files, set_aside
 from state.delta.tables.storage import can_create, create
 from state.delta.tables.table import (
@@ -115,11 +123,11 @@ class AppendLog:
 
         Raises `TableUnfit`, `OperatingError`.
         """
-        return str(self._load_intact().metadata().id) if is_there(self.location) else None
+        return str(self._load_intact().metadata().id) if table_exists(self.location) else None
 
     def read(self) -> TableSnapshot | None:
         """Read the newest version; None if there is no table. Raises `TableUnfit`, `OperatingError`."""
-        if not is_there(self.location):
+        if not table_exists(self.location):
             return None
         table = self._load_intact()
         protocol, metadata = table.protocol(), table.metadata()
@@ -194,12 +202,12 @@ class AppendLog:
         """
         try:
             if self.location.scheme == "file":
-                path = Path(self.location.uri, commit_path(version))
+                path = Path(self.location.uri, entry_path(version))
                 write_entry(path, actions, [])
                 sync([path.parent])
             else:
                 lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
-                create(open_storage(self.location), commit_path(version), lines.encode())
+                create(open_storage(self.location), entry_path(version), lines.encode())
         except FileExistsError:
             raise VersionTaken(str(version)) from None
         except OSError:
@@ -223,7 +231,7 @@ class AppendLog:
             if self.location.scheme == "file":
                 folder = Path(self.location.uri)
                 paths = pa.table(table.get_add_actions())["path"].to_pylist()
-                log = [folder / commit_path(table.version())]
+                log = [folder / entry_path(table.version())]
                 sync(with_folders([*log, *(folder / unquote(path) for path in paths)], folder))
         except CommitFailedError:
             return False

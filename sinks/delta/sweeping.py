@@ -20,7 +20,7 @@ from sinks.delta.append_log import AppendLog
 from sinks.delta.compaction import compacted_attempt
 from sinks.delta.run_files import RUNS_FOLDER, attempt_of
 from state.delta.log.files import retention_s
-from state.delta.log.log import ENTRY, LOG_FOLDER, WHOLE_CHECKPOINT, commit_path
+from state.delta.log.log import ENTRY, LOG_FOLDER, WHOLE_CHECKPOINT, entry_path
 from state.delta.tables.storage import delete
 from state.delta.tables.table import open_storage
 from transactional.model.attempt import AttemptId
@@ -103,7 +103,7 @@ def paths_removed_since(storage: FileSystem, log: Mapping[str, FileInfo], since_
     for version in later_versions:
         if _modified_s(versions[version]) < since_s:
             continue
-        with storage.open_input_file(commit_path(version)) as file:
+        with storage.open_input_file(entry_path(version)) as file:
             actions = [json.loads(line) for line in file.read().splitlines() if b'"remove"' in line]
         paths |= {action["remove"]["path"] for action in actions if "remove" in action}
     return paths

@@ -1,4 +1,6 @@
-"""Tables in Spark's catalog: where they lie is known to Spark. Their rows are read and written as those of others."""
+"""Locates Delta tables by their name in Spark's catalog, and creates them there. Only this takes Spark: rows are read
+and written at the location.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
 
 def delta_session() -> SparkSession:
-    """The SparkSession of this process, a new one if there is none.
+    """Return the SparkSession of this process, a new one if there is none.
 
-    Raises `ConfigError` when it is a Spark Connect session, or Delta is not set up on it.
+    Raises `ConfigError` if it is a Spark Connect session, or if Delta is not set up on it.
     """
     session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
     if not is_classic(session):
@@ -44,13 +46,16 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def resolve(
+def create_or_locate(
     location: DeltaLocation, columns: StateColumns, properties: Mapping[str, str], partition_by: str = ""
 ) -> DeltaLocation:
-    """The location of a table in Spark's catalog, which is created when it is not there. Raises `ConfigError`."""
+    """Return the location of a table in Spark's catalog, which is created if it does not exist.
+
+    Raises `ConfigError` if Spark refuses or the table is no Delta table, and `OperatingError` if it has no location.
+    """
     session = delta_session()
     fields = ", ".join(f"`{column.name}` {_sql_type(column.type)}" for column in columns.all_columns)
-    options = ", ".join(f"{_literal(name)} = {_literal(value)}" for name, value in properties.items())
+    options = ", ".join(f"{_literal(name)} = {_literal(text)}" for name, text in properties.items())
     partitions = f"PARTITIONED BY (`{partition_by}`)" if partition_by else ""
     try:
         session.sql(

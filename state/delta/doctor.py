@@ -24,7 +24,7 @@ from state.delta.log.entries import (
     read_entry,
 )
 from state.delta.log.live_files import damaged_files, wrong_files
-from state.delta.log.log import CHECKPOINT, ENTRY, LOG_FOLDER, UNREADABLE, entry_name, is_there
+from state.delta.log.log import CHECKPOINT, ENTRY, LOG_FOLDER, MALFORMED_ENTRY_ERRORS, entry_name, table_exists
 from state.delta.log.torn import TornFile, describe_without, find_torn_files, set_aside
 from state.delta.tables.table import (
     DeltaLocation,
@@ -75,7 +75,7 @@ class ExaminedDelta:
         with self._reporting_errors():
             self._torn = find_torn_files(Path(location.uri)) if location.scheme == "file" else ()
             self.torn = describe_without(self._torn, Path(location.uri), self.owner) if self._torn else None
-            if not self._torn and is_there(location):
+            if not self._torn and table_exists(location):
                 try:
                     self._read()
                 except _Broken as error:
@@ -356,7 +356,7 @@ def _entry(files: LogFiles, version: int) -> Entry | None:
         entry = read_entry(files, version)
     except FileNotFoundError:
         return None
-    except UNREADABLE as error:
+    except MALFORMED_ENTRY_ERRORS as error:
         raise _Broken(f"Delta version {version} is not readable: {error!r}") from error
     if not entry.actions:
         raise _Broken(f"entry {entry_name(version)} of the log has no byte")

@@ -1,7 +1,8 @@
-"""Opening the table of a state, or creating it, in the layout that it has or is to have; and whose it is.
+"""Opens the table of a state, or creates it in its layout, and checks its owner.
 
-A table belongs to `<topology>/<component>`, by a property from its creation on. App transactions show that only once
-something was written: until then two topologies would both take a table for theirs.
+The layout follows from the table: the log layout is partitioned by txid, the merge layout is not. A property names the
+owner, `<topology>/<component>`, from the table's creation on. App transactions name it only after the first write:
+until then two topologies would both use the table. A reader opens a table with `open_reader`, which writes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from state.delta.log.log import check_entries, is_there
+from state.delta.log.log import check_no_entry_is_empty, table_exists
 from state.delta.log.torn import describe_without, find_torn_files, set_aside
 from state.delta.open_table import OpenTable, Turn, open_merged, open_segments
 from state.delta.read.merged_reader import MergedReader
@@ -51,7 +52,7 @@ MERGED_ROWS_TARGET = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """The table that a state is to have. `compaction` is the layout, if it is the log layout."""
+    """The declaration of a state's table. `compaction` has the settings of the log layout; None is the merge layout."""
 
     location: DeltaLocation
     state: str
@@ -64,26 +65,26 @@ class TableRequest:
 
     def load(self, *, as_segments: bool) -> LoadedTable:
         """Load the newest version of the existing table."""
-        return LoadedTable(self.location, self.owner, segment_columns(self.columns) if as_segments else self.columns)
+        return LoadedTable(self.location, self.owner, to_segment_columns(self.columns) if as_segments else self.columns)
 
     def open_segments(self) -> OpenTable:
         """Open the existing table in the log layout."""
         return open_segments(self.load(as_segments=True), self.state, self.compaction)
 
 
-def open_table(request: TableRequest, turn: Turn | None = None) -> OpenTable:
-    """Open the table, or create it, in its layout. Raises `SchemaMismatch` for one of another shape.
+def open_or_create_table(request: TableRequest, turn: Turn | None = None) -> OpenTable:
+    """Open the table in its layout, or create it. Raises `SchemaMismatch` if its columns or layout are not the state's.
 
-    One in the merge layout that is to have the log layout is turned by `turn`, with its first new transaction.
+    If the state declares the log layout and the table has the merge layout, `turn` turns it with the next transaction.
     """
-    stored = is_log(request.location, request.columns)
-    if stored and request.layout == "merge":
+    is_log = has_log_layout(request.location, request.columns)
+    if is_log and request.layout == "merge":
         raise SchemaMismatch(
             f"Delta table {request.location} has the log layout, but layout='merge' was requested; use 'auto'"
         )
-    if stored is None:
-        create(request)
-    if stored or (stored is None and request.compaction is not None):
+    if is_log is None:
+        create_requested_table(request)
+    if is_log or (is_log is None and request.compaction is not None):
         table = request.open_segments()
         table.loaded.check()
         return table
@@ -96,7 +97,7 @@ def open_table(request: TableRequest, turn: Turn | None = None) -> OpenTable:
 
 
 def _warn_when_large(table: LoadedTable, state: str) -> None:
-    """Log that a large table is better in the log layout."""
+    """Log a warning that recommends the log layout, if the table has more than `MERGED_ROWS_TARGET` rows."""
     if (rows := table.row_count()) > MERGED_ROWS_TARGET:
         _log.warning(
             "state %s has %d rows, and a merge rewrites every file that has a key of the batch; layout='log' "
@@ -105,35 +106,38 @@ def _warn_when_large(table: LoadedTable, state: str) -> None:
         )
 
 
-def look_up(request: TableRequest) -> DeltaLocation:
-    """Look up the location of a table in Spark's catalog, in which it is created if it is not there."""
-    from state.delta.catalog import resolve  # loaded with Spark alone
+def locate_in_catalog(request: TableRequest) -> DeltaLocation:
+    """Return the location of a table of Spark's catalog, which is created if the catalog has none of this name."""
+    from state.delta.catalog import create_or_locate  # loaded with Spark alone
 
-    columns, partition_by = shape_of(request)
-    properties = with_owner({**DEFAULT_PROPERTIES, **request.properties}, request.owner, request.store_id)
-    return resolve(request.location, columns, new_table_properties(columns, properties), partition_by)
+    columns, partition_by = choose_columns_and_partition(request)
+    properties = add_owner({**DEFAULT_PROPERTIES, **request.properties}, request.owner, request.store_id)
+    return create_or_locate(request.location, columns, new_table_properties(columns, properties), partition_by)
 
 
-def create(request: TableRequest) -> None:
-    """Create the table; of two creators at once, both have the same one. Raises `SchemaMismatch`."""
-    columns, partition_by = shape_of(request)
-    properties = new_table_properties(request.columns, with_owner(request.properties, request.owner, request.store_id))
+def create_requested_table(request: TableRequest) -> None:
+    """Create the table. If another process creates it at the same time, both use one table. Raises `SchemaMismatch`."""
+    columns, partition_by = choose_columns_and_partition(request)
+    properties = new_table_properties(request.columns, add_owner(request.properties, request.owner, request.store_id))
     create_table(request.location, columns, properties, partition_by=[partition_by] if partition_by else [])
 
 
-def shape_of(request: TableRequest) -> tuple[StateColumns, str]:
-    """The columns of a new table, and the one by which it is partitioned."""
+def choose_columns_and_partition(request: TableRequest) -> tuple[StateColumns, str]:
+    """Return the columns of a new table, and the name of its partition column, which is empty in the merge layout."""
     return (
-        (segment_columns(request.columns), request.columns.txid)
+        (to_segment_columns(request.columns), request.columns.txid)
         if request.compaction is not None
         else (request.columns, "")
     )
 
 
-def turned(
+def turn_into_log_layout(
     request: TableRequest, merged: OpenTable, version: AttemptId | None, newest: TxId, combine: Mapping[str, str]
 ) -> OpenTable:
-    """Turn a table in the merge layout, as of a committed transaction, into the log layout. Raises `WriteRefused`."""
+    """Turn a table in the merge layout, at its `newest` committed transaction, into the log layout.
+
+    `combine` has the aggregate function of each value column. Raises `WriteRefused` if the table was changed meanwhile.
+    """
     table = request.open_segments()
     assert isinstance(table.writer, LogWriter)
     if merged.loaded.disk.is_kept:
@@ -147,25 +151,25 @@ def turned(
     return table
 
 
-def open_to_read(location: DeltaLocation, owner: str, columns: StateColumns) -> TableReader:
+def open_reader(location: DeltaLocation, owner: str, columns: StateColumns) -> TableReader:
     """Open the table of a state for a reader, which never writes to it.
 
-    The table's own properties say whether keys are deleted or expire. The owner is not checked: `owner` says whose
-    attempts to read, and the table's own is taken if it is empty.
+    The table's properties decide whether keys are deleted or expire. The attempts of `owner` are read; if it is empty,
+    those of the table's owner. The owner is not checked.
 
-    Raises `OperatingError` where there is no table, `StoreMismatch` for one whose log has an entry without a byte,
-    `SchemaMismatch` for one of another version of the layout.
+    Raises `OperatingError` if there is no table, `StoreMismatch` if an entry of its log has no byte, and
+    `SchemaMismatch` if it has another version of the layout.
     """
-    check_entries(location)
+    check_no_entry_is_empty(location)
     snapshot = load_table(location)
     metadata = snapshot.metadata()
     properties = metadata.configuration
     check_layout_version(properties, str(location))
     expires = properties.get(EXPIRES_PROPERTY)
-    columns = replace(columns, deletes=_deletes(properties), expires=None if expires is None else str(expires))
+    columns = replace(columns, deletes=_has_deletes(properties), expires=None if expires is None else str(expires))
     owner = owner or str(properties.get(OWNER_PROPERTY, ""))
     if metadata.partition_columns == [columns.txid]:
-        loaded = LoadedTable(location, owner, segment_columns(columns), snapshot)
+        loaded = LoadedTable(location, owner, to_segment_columns(columns), snapshot)
         loaded.follows = True
         loaded.watch_for_replacement()
         return SegmentReader(loaded)
@@ -174,78 +178,79 @@ def open_to_read(location: DeltaLocation, owner: str, columns: StateColumns) -> 
     return MergedReader(loaded, Footers(loaded.storage, columns))
 
 
-def segment_columns(columns: StateColumns) -> SegmentColumns:
-    """The same columns in the log layout."""
+def to_segment_columns(columns: StateColumns) -> SegmentColumns:
+    """Return the same columns for a table in the log layout."""
     return SegmentColumns(columns.key, columns.values, columns.names, columns.deletes, columns.expires)
 
 
-def mend_torn_log(location: DeltaLocation, owner: str, check: Callable[[TornFiles], None]) -> None:
-    """Set aside what a power cut has left half written of a table's log: otherwise nobody could open it.
+def set_torn_files_aside(location: DeltaLocation, owner: str, check: Callable[[TornFiles], None]) -> None:
+    """Set aside the files of a table's log that a power cut has left half written. With them no engine opens the table.
 
     Only a process that is about to write does so, and only if `check` raises nothing. Raises `OperatingError`, and
-    `StoreMismatch` if another entry that is read has no byte: a power cut leaves none before the newest.
+    `StoreMismatch` if an entry before the newest has no byte, since a power cut leaves no such entry.
     """
     if location.is_catalog_name:
         return
     if location.scheme == "file":
-        _set_torn_aside(location, owner, check)
-    check_entries(location)
+        _set_aside_on_disk(location, owner, check)
+    check_no_entry_is_empty(location)
 
 
-def _set_torn_aside(location: DeltaLocation, owner: str, check: Callable[[TornFiles], None]) -> None:
+def _set_aside_on_disk(location: DeltaLocation, owner: str, check: Callable[[TornFiles], None]) -> None:
     try:
         if torn := find_torn_files(Path(location.uri)):
             check(describe_without(torn, Path(location.uri), owner))
         set_aside(torn)
     except (OSError, DeltaError) as error:
         raise OperatingError(f"Delta table {location} can't be opened: {location.describe_error(error)}") from error
-    for each in torn:
-        _log.warning("Delta table %s: set aside %s, which a power cut has torn: %s", location, each.path, each.reason)
+    for file in torn:
+        _log.warning("Delta table %s: set aside %s, which a power cut has torn: %s", location, file.path, file.reason)
 
 
-def columns_of(location: DeltaLocation, key: Sequence[str], names: Mapping[str, str]) -> StateColumns:
-    """The columns of a state whose types were left out, as its table has them. `names` are those of the history.
+def infer_columns(location: DeltaLocation, key: Sequence[str], names: Mapping[str, str]) -> StateColumns:
+    """Return the columns of a state that was declared without types, from its table.
 
-    Raises `SchemaMismatch` when the table lacks a column of the key, `OperatingError` where there is no table.
+    `names` are the names of the columns with the history of a row, such as its txid. Raises `SchemaMismatch` if the
+    table lacks a column of the key, and `OperatingError` if there is no table.
     """
     table = load_table(location)
-    found = declared_schema(pa.schema(table.schema()), f"Delta table {location}")
-    if missing := [name for name in key if name not in found.names]:
-        raise SchemaMismatch(f"Delta table {location} has no column {', '.join(missing)}; it has '{found}'")
+    schema = declared_schema(pa.schema(table.schema()), f"Delta table {location}")
+    if missing := [name for name in key if name not in schema.names]:
+        raise SchemaMismatch(f"Delta table {location} has no column {', '.join(missing)}; it has '{schema}'")
     properties = table.metadata().configuration
-    given = StateColumns(Schema(()), Schema(()), names, _deletes(properties))
-    own = {given.txid, given.prev_txid, *([given.deleted] if given.deletes else [])}
+    columns = StateColumns(Schema(()), Schema(()), names, _has_deletes(properties))
+    row_marks = {columns.txid, columns.prev_txid, *([columns.deleted] if columns.deletes else [])}
     if EXPIRES_PROPERTY in properties:
-        own.add(names.get("horizon", "horizon"))
-    others = [field for field in found if field.name not in (*key, *own)]
+        row_marks.add(names.get("horizon", "horizon"))
+    values = [field for field in schema if field.name not in (*key, *row_marks)]
     if not table.metadata().partition_columns:
-        history = {*replace(given, values=Schema(tuple(others))).prev.values()}
-        others = [field for field in others if field.name not in history]
-    return StateColumns(found.select(key), Schema(tuple(others)), names, given.deletes)
+        previous_values = {*replace(columns, values=Schema(tuple(values))).prev.values()}
+        values = [field for field in values if field.name not in previous_values]
+    return StateColumns(schema.select(key), Schema(tuple(values)), names, columns.deletes)
 
 
-def _deletes(properties: Mapping[str, object]) -> bool:
-    """Whether keys of a table may be deleted."""
-    return DELETES_FEATURE in parse_features({name: str(value) for name, value in properties.items()})
+def _has_deletes(properties: Mapping[str, object]) -> bool:
+    """True if a table with these properties holds a state whose keys can be deleted."""
+    return DELETES_FEATURE in parse_features({name: str(text) for name, text in properties.items()})
 
 
-def is_log(location: DeltaLocation, columns: StateColumns) -> bool | None:
-    """Whether a table has the log layout; None when there is no table. Raises `OperatingError` when unknown."""
-    if not is_there(location):
+def has_log_layout(location: DeltaLocation, columns: StateColumns) -> bool | None:
+    """True if a table has the log layout, None if there is no table. Raises `OperatingError` if its storage fails."""
+    if not table_exists(location):
         return None
     return load_table(location).metadata().partition_columns == [columns.txid]
 
 
-# --- whose it is --------------------------------------------------------------------------------------------------
+# --- the owner of a table -----------------------------------------------------------------------------------------
 
 
-def with_owner(properties: Mapping[str, str], owner: str, store_id: str | None) -> dict[str, str]:
-    """The properties of a table that is created for an owner, and for a store."""
+def add_owner(properties: Mapping[str, str], owner: str, store_id: str | None) -> dict[str, str]:
+    """Return the properties of a new table with its owner, and with the store that commits its transactions."""
     return {**properties, OWNER_PROPERTY: owner, **({} if store_id is None else {STORE_PROPERTY: store_id})}
 
 
 def check_owner(table: LoadedTable) -> None:
-    """Raise `StoreMismatch` for a table that is not its opener's."""
+    """Raise `StoreMismatch` if another component than `table.owner` owns the table, or its property was removed."""
     stored = table.properties.get(OWNER_PROPERTY)
     if stored == table.owner:
         return

@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.log.live_files import check_live_files
 from state.delta.open_table import OpenTable
-from state.delta.opening import is_log, mend_torn_log
+from state.delta.opening import has_log_layout, set_torn_files_aside
 from state.delta.segments.log_layout import LogLayout
 from state.delta.tables.scratch import SCRATCH_BYTES, FileScratch
 from state.delta.tables.staging import FileStager, is_plain
@@ -64,7 +64,7 @@ class DeltaDurability(Durability):
         self.state.open_table.loaded.disk.mark_synced()
 
     def set_aside_torn(self, owner: str, check: Callable[[TornFiles], None]) -> None:
-        mend_torn_log(self.state.location, owner, check)
+        set_torn_files_aside(self.state.location, owner, check)
 
     def check_files(self) -> None:
         """Raise `StoreMismatch` for a data file that is missing or has another size."""
@@ -154,7 +154,7 @@ class DeltaStaging(Staging):
             return None
         try:
             return self.state.log_layout or (
-                LogLayout() if is_log(self.state.location, self.state.declared.columns) else None
+                LogLayout() if has_log_layout(self.state.location, self.state.declared.columns) else None
             )
         except OperatingError:  # torn by a power cut: the leader repairs it when it opens the table, which is later
             return None

@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from state.delta.log.entries import log_files
-from state.delta.log.log import UNREADABLE, check_entries, commit_path
+from state.delta.log.log import MALFORMED_ENTRY_ERRORS, check_no_entry_is_empty, entry_path
 from state.delta.read.table_reader import TableReader
 from state.delta.tables.table import DeltaLocation, unreadable_table_error
 from state.delta.write.loaded_table import TableReplaced
@@ -64,7 +64,7 @@ class DeltaReader:
             )
         reader = self._open()
         try:
-            check_entries(self._location, delta_version)
+            check_no_entry_is_empty(self._location, delta_version)
             reader.loaded.move_to(delta_version)
         except (OperatingError, StoreMismatch) as error:
             raise OperatingError(f"it can't be read as of transaction {txid} any more: {error}") from error
@@ -75,14 +75,14 @@ class DeltaReader:
         files = log_files(self._location)
         for version in range(newest, -1, -1):
             try:
-                with files.open_input_file(commit_path(version)) as file:
+                with files.open_input_file(entry_path(version)) as file:
                     actions = [json.loads(line) for line in file.read().splitlines() if line.strip()]
                 note = json.loads(
                     next((a["commitInfo"].get("userMetadata") or "{}" for a in actions if "commitInfo" in a), "{}")
                 )
             except FileNotFoundError:
                 return
-            except (OSError, *UNREADABLE) as error:
+            except (OSError, *MALFORMED_ENTRY_ERRORS) as error:
                 reason = self._location.describe_error(error)
                 raise OperatingError(
                     f"Delta version {version} of table {self._location} can't be read: {reason}"

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 
 from state.delta.log.entries import Entry, is_foreign, log_files, read_entry
-from state.delta.log.log import NOTHING_AFTERWARDS, UNREADABLE, empty_entry, entry_name
+from state.delta.log.log import MALFORMED_ENTRY_ERRORS, NO_POST_COMMIT_HOOKS, entry_name, find_empty_entry
 from state.delta.open_table import OpenTable
 from state.delta.tables.table import DeltaLocation, load_table, open_storage, write_refused_error
 from state.delta.upkeep.table_upkeep import RetainedParts
@@ -52,7 +52,7 @@ class TableHistory:
                 yield read_entry(files, version)
             except FileNotFoundError:
                 return  # older entries are cleaned out
-            except (OSError, *UNREADABLE) as error:
+            except (OSError, *MALFORMED_ENTRY_ERRORS) as error:
                 reason = self.location.describe_error(error)
                 raise OperatingError(
                     f"Delta version {version} of table {self.location} can't be read: {reason}"
@@ -190,7 +190,7 @@ def check_complete(location: DeltaLocation, version: int) -> set[str]:
     """Return the files of a Delta version. Raises `BeyondKept` if it can't be loaded, or a file is missing."""
     options = dict(location.storage_options)
     try:
-        if (empty_version := empty_entry(location, version)) is not None:
+        if (empty_version := find_empty_entry(location, version)) is not None:
             raise BeyondKept(
                 f"Delta version {version} can no longer be read: entry {entry_name(empty_version)} has no byte"
             )
@@ -220,8 +220,8 @@ def restore(opened: OpenTable, target: RewindTarget, fence_id: AttemptId) -> Non
     note = {OWNER_NOTE: table.owner, REWOUND_NOTE: int(target.txid), "attempt_id": int(fence_id)}
     properties = single_try([Transaction(table.owner, fence_id), *transactions], {"userMetadata": json.dumps(note)})
     with by_delta_rs(table) as snapshot:
-        snapshot.restore(version, commit_properties=properties, post_commithook_properties=NOTHING_AFTERWARDS)
-    if empty_entry(table.location) is not None:
+        snapshot.restore(version, commit_properties=properties, post_commithook_properties=NO_POST_COMMIT_HOOKS)
+    if find_empty_entry(table.location) is not None:
         # Whoever loads the table from the checkpoint does not read the empty entry.
         try:
             table.engine.create_checkpoint()

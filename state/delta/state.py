@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from state.delta.log.log import check_entries
+from state.delta.log.log import check_no_entry_is_empty
 from state.delta.new_properties import check_new_properties
 from state.delta.open_table import OpenTable
 from state.delta.opening import (
     TableRequest,
     check_owner,
-    columns_of,
-    look_up,
-    open_table,
-    open_to_read,
-    turned,
+    infer_columns,
+    locate_in_catalog,
+    open_or_create_table,
+    open_reader,
+    turn_into_log_layout,
 )
 from state.delta.parts import DeltaDurability, DeltaExamination, DeltaRewind, DeltaStaging, DeltaState, DeltaTasks
 from state.delta.read.table_reader import TableReader
@@ -116,15 +116,17 @@ class DeltaMapState(DeltaState):
         `ConfigError` when Spark is needed and not set up.
         """
         if self.location.is_catalog_name:
-            self.resolved = look_up(replace(self._request, location=self.location))
-            check_entries(self.resolved)
+            self.resolved = locate_in_catalog(replace(self._request, location=self.location))
+            check_no_entry_is_empty(self.resolved)
 
         def turn(write: TableWrite) -> OpenTable:
             merged = self.open_table
-            self._opened = turned(self._request, merged, merged.version(), TxId(write.attempt.txid - 1), write.combine)
+            self._opened = turn_into_log_layout(
+                self._request, merged, merged.version(), TxId(write.attempt.txid - 1), write.combine
+            )
             return self._opened
 
-        table = open_table(self._request, turn)
+        table = open_or_create_table(self._request, turn)
         if self.is_durable:
             table.loaded.keep_durable()
         check_owner(table.loaded)
@@ -158,8 +160,8 @@ class DeltaMapState(DeltaState):
         """Open the table for reading. The writer's open table is not used, since a reader would move it on."""
         declared = self.declared
         is_known = declared.are_complete
-        columns = declared.columns if is_known else columns_of(self.resolved, declared.key_names, declared.names)
-        return open_to_read(self.resolved, self.owner if owner is None else owner, columns)
+        columns = declared.columns if is_known else infer_columns(self.resolved, declared.key_names, declared.names)
+        return open_reader(self.resolved, self.owner if owner is None else owner, columns)
 
     def compact(self) -> None:
         """Compact a table in the log layout: all but its newest transaction becomes one row per key.

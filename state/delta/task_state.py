@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from state.delta.opening import open_to_read
+from state.delta.opening import open_reader
 from state.delta.read.table_reader import TableReader
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation
@@ -55,7 +55,7 @@ class DeltaTaskState(TaskRows):
         table = str(self.location), self.table_id, str(self.rows.columns.all_columns)
         try:
             if table not in _loaded:
-                _loaded[table] = open_to_read(self.location, self.owner, self.rows.columns)
+                _loaded[table] = open_reader(self.location, self.owner, self.rows.columns)
             _loaded[table].loaded.move_to(self.delta_version)
         except OperatingError as error:
             text = f"{error}; that was on {socket.gethostname()}, and the driver has it at version {self.delta_version}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from state.delta.log.log import UNREADABLE, LogUpkeep, commit_path, lost_entry
+from state.delta.log.log import MALFORMED_ENTRY_ERRORS, LogUpkeep, entry_path, lost_entry_error
 from state.delta.tables.table import DeltaLocation, open_storage
 from transactional.model.errors import OperatingError, StoreMismatch
 from transactional.model.names import REWOUND_NOTE, compaction_of, repair_of
@@ -173,17 +173,17 @@ def _read(files: LogFiles, location: DeltaLocation, version: int) -> Entry:
         entry = read_entry(files, version)
     except FileNotFoundError:
         raise
-    except (OSError, *UNREADABLE) as error:
+    except (OSError, *MALFORMED_ENTRY_ERRORS) as error:
         reason = location.describe_error(error)
         raise OperatingError(f"Delta version {version} of table {location} can't be read: {reason}") from None
     if not entry.actions:
-        raise lost_entry(location, version)
+        raise lost_entry_error(location, version)
     return entry
 
 
 def read_entry(files: LogFiles, version: int) -> Entry:
-    """Return an entry of the log, without actions if it is empty. Raises `OSError`, or an error in `UNREADABLE`."""
-    with files.open_input_file(commit_path(version)) as file:
+    """Return a log entry, without actions if it is empty. Raises `OSError` or one of `MALFORMED_ENTRY_ERRORS`."""
+    with files.open_input_file(entry_path(version)) as file:
         actions: list[dict[str, Any]] = [json.loads(line) for line in file.read().splitlines() if line.strip()]
 
     def actions_of(name: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, copy_files
 
-from state.delta.log.log import LOG_FOLDER, NOTHING_AFTERWARDS, commit_path
+from state.delta.log.log import LOG_FOLDER, NO_POST_COMMIT_HOOKS, entry_path
 from state.delta.tables.data_files import DATA_FILE, FILE_ROWS_MAX, new_data_file
 from state.delta.tables.table import DeltaLocation, open_storage
 from transactional.model.names import ADDED_FILES_NOTE, COMPACTED_FILES_NOTE, OWNER_NOTE
@@ -109,7 +109,7 @@ def _bring(files: FileSystem, small: Sequence[dict[str, Any]], table: DeltaTable
 
 def _actions(scratch: Path) -> list[dict[str, Any]]:
     """Return the actions of the scratch table's compaction, or none if it had nothing to do."""
-    log = scratch / commit_path(1)
+    log = scratch / entry_path(1)
     return list(map(json.loads, log.read_text(encoding="utf-8").splitlines())) if log.exists() else []
 
 
@@ -132,7 +132,7 @@ def _replace(table: DeltaTable, actions: list[AddAction | RemoveAction], metadat
         table.schema(),
         table.metadata().partition_columns,
         commit_properties=properties,
-        post_commithook_properties=NOTHING_AFTERWARDS,
+        post_commithook_properties=NO_POST_COMMIT_HOOKS,
     )
 
 
@@ -174,7 +174,7 @@ class Removals:
         """Read the log up to this Delta version. Raises `OSError`."""
         for number in range(self._version + 1, version + 1):
             try:
-                with self._files.open_input_stream(commit_path(number)) as stream:
+                with self._files.open_input_stream(entry_path(number)) as stream:
                     actions = [json.loads(line) for line in stream.read().splitlines()]
             except (FileNotFoundError, ValueError):
                 continue  # cleaned out of the log, or torn; what it removed is kept for a day
@@ -228,7 +228,7 @@ def _deletable(table: DeltaTable, listed: list[str], files: FileSystem, removed_
     tables = {folder for folder in set(map(_folder, ours)) if folder and _has_log(files, folder)}
     ours = [path for path in ours if not any(_is_within(path, folder) for folder in tables)]
     # By the storage's own clock, as it stamped the last Delta commit.
-    [newest] = files.get_file_info([commit_path(table.version())])
+    [newest] = files.get_file_info([entry_path(table.version())])
     now_s = 0 if newest.mtime is None else newest.mtime.timestamp()
     unknown = [path for path in ours if path not in removed_at_s]
     write_times = {file.path: file.mtime.timestamp() for file in files.get_file_info(unknown) if file.mtime is not None}

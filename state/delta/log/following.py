@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from state.delta.log.entries import Entry
-from state.delta.log.log import UNREADABLE
+from state.delta.log.log import MALFORMED_ENTRY_ERRORS
 from state.delta.tables.data_files import DataFile, WrittenFile
 
 FOLLOWED_ACTIONS: Final = frozenset({"commitInfo", "txn", "add", "remove"})
@@ -125,5 +125,5 @@ class PartitionFiles:
             [(column, partition)] = add["partitionValues"].items()
             rows = json.loads(add["stats"])["numRecords"]
             return Part(int(partition), int(rows), int(add["size"])) if column == self.column else None
-        except UNREADABLE:
+        except MALFORMED_ENTRY_ERRORS:
             return None

@@ -1,10 +1,9 @@
-"""Rebuilding a checkpoint that nobody can write the usual way: from what a leader knows of its table.
+"""Rebuilds a table's checkpoint from the memory of its leader, when no engine can load the table to write one.
 
-A leader holds its table in memory, and may continue for hours while the log has lost an entry or a checkpoint,
-so that nobody else can open the table. `rebuild_checkpoint` writes a checkpoint of the leader's version. What readers
-need of a file is taken from the entries and checkpoints that can still be read; for a file that none of them names,
-from the leader's memory. It refuses where something would have to be guessed, and where the files that the leader
-knows are not there.
+A leader holds its table in memory, and may continue for hours while the log has lost an entry or a checkpoint, so that
+no other process can open the table. `rebuild_checkpoint` writes a checkpoint of the leader's version. The description
+of a data file comes from the entries and checkpoints that can still be read, or from the leader's memory if none of
+them names the file. Nothing is guessed: it raises an error if a description is incomplete or a data file is missing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,14 @@ from pyarrow import parquet
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from state.delta.log.entries import Entry, log_files, read_entry
-from state.delta.log.log import ENTRY, LOG_FOLDER, UNREADABLE, WHOLE_CHECKPOINT, check_entries
+from state.delta.log.log import (
+    ENTRY,
+    LOG_FOLDER,
+    MALFORMED_ENTRY_ERRORS,
+    WHOLE_CHECKPOINT,
+    check_no_entry_is_empty,
+    entry_name,
+)
 from state.delta.log.torn import TornFile, set_aside
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.table import DeltaLocation, load_table, open_storage
@@ -34,7 +40,7 @@ from transactional.model.plumbing.syncing import sync
 
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
 _FORMAT: Final = pa.struct([("provider", pa.string()), ("options", _TEXTS)])
-SCHEMA: Final = pa.schema(
+CHECKPOINT_SCHEMA: Final = pa.schema(
     [
         ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])),
         (
@@ -83,14 +89,15 @@ SCHEMA: Final = pa.schema(
         ),
     ]
 )
-"""A checkpoint of one file, as Delta's protocol has it. Removed files are in it, for a vacuum keeps young ones."""
+"""The columns of a checkpoint of one file, by Delta's protocol. A vacuum keeps the newest of the removed files."""
 
 
 @dataclass(frozen=True, slots=True)
-class KnownTable:
-    """A table at a version as its leader has it in memory: the files with their numbers of rows, and app transactions.
+class TableInMemory:
+    """A table at a version in its leader's memory: the data files with their numbers of rows, and app transactions.
 
-    It has read, or written, every entry after `read_from`. `snapshot` may be older, but has the same declaration.
+    The leader has read or written every entry after `read_from`. `snapshot` may be older, but it declares the same
+    table.
     """
 
     version: int
@@ -99,137 +106,153 @@ class KnownTable:
     files: Mapping[DataFile, int]
     app_versions: Mapping[str, int]
     wrote_all: bool
-    """Whether an entry after `read_from` can have no other app transactions than `app_versions`."""
+    """True if no entry after `read_from` can have other app transactions than `app_versions`."""
 
 
 @dataclass(slots=True)
-class _Remains:
-    """The parts of a log up to a version that can still be read."""
+class _ReadableLog:
+    """The content of the entries and checkpoints up to a version that can still be read."""
 
     adds: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     app_versions: dict[str, int] = field(default_factory=dict)
     newest: Entry | None = None
     """The entry of the version itself."""
-    unread: list[int] = field(default_factory=list)
-    """The versions after the newest readable checkpoint whose entries are missing, or can't be read."""
-    broken: dict[str, str] = field(default_factory=dict)
-    """The names of files of the log that can't be read, with the reasons."""
-    removed: set[str] = field(default_factory=set)
-    """Files that were removed, and may have been added again."""
+    unreadable_versions: list[int] = field(default_factory=list)
+    """The versions after the newest readable checkpoint whose entries are missing or can't be read."""
+    broken_files: dict[str, str] = field(default_factory=dict)
+    """The reasons why files of the log can't be read, by their names."""
+    removed_paths: set[str] = field(default_factory=set)
+    """The paths of data files that were removed, and may have been added again."""
     table_ids: set[str] = field(default_factory=set)
-    """The ids of tables that are declared."""
+    """The ids of the tables that the log declares; more than one if the table was created again."""
 
 
 def can_be_opened(location: DeltaLocation) -> bool:
-    """Whether a reader can load the newest version."""
+    """True if a reader can load the newest version of a table."""
     try:
-        check_entries(location)
+        check_no_entry_is_empty(location)
         load_table(location)
     except (OperatingError, StoreMismatch):
         return False
     return True
 
 
-def rebuild_checkpoint(location: DeltaLocation, known: KnownTable) -> str:
-    """Write a checkpoint of the known version, and set aside what can't be read of the log before it.
+def rebuild_checkpoint(location: DeltaLocation, memory: TableInMemory) -> str:
+    """Write a checkpoint of the leader's version, and set aside the earlier files of the log that can't be read.
 
-    Returns what was wrong, in words. Raises `OSError`, and `OperatingError` where not enough is known.
+    Returns a description of these files and of missing entries. Raises `OSError`, and `OperatingError` if the log and
+    the leader's memory together do not describe the table.
     """
     storage = open_storage(location)
-    remains = _read_remains(location, storage, known.version)
-    beyond = known.read_from if known.wrote_all else known.version
-    if lost := [version for version in remains.unread if version <= beyond or version == known.version]:
+    log = _read_log(location, storage, memory.version)
+    needed_until = memory.read_from if memory.wrote_all else memory.version
+    lost_versions = [
+        version for version in log.unreadable_versions if version <= needed_until or version == memory.version
+    ]
+    if lost_versions:
         raise OperatingError(
-            f"Delta table {location}: its checkpoint can't be rebuilt, for the entry of Delta version {lost[0]} can't "
-            "be read; restore it from a backup"
+            f"Delta table {location}: its checkpoint can't be rebuilt, for the entry of Delta version "
+            f"{lost_versions[0]} can't be read; restore it from a backup"
         )
-    _check_same(location, storage, known, remains)
-    rows = [*_declaration(known.snapshot), *_adds(storage, known, remains), *_removes(known, remains)]
-    app_versions = {**remains.app_versions, **known.app_versions}
-    rows += [{"txn": {"appId": name, "version": at}} for name, at in app_versions.items()]
-    _write(location, storage, known.version, rows)
+    _check_same_table(location, storage, memory, log)
+    rows = [
+        *_build_declaration_rows(memory.snapshot),
+        *_build_add_rows(storage, memory, log),
+        *_build_remove_rows(memory, log),
+    ]
+    app_versions = {**log.app_versions, **memory.app_versions}
+    rows += [{"txn": {"appId": name, "version": version}} for name, version in app_versions.items()]
+    _write_checkpoint(location, storage, memory.version, rows)
     if location.scheme == "file":
-        log, checkpoint = Path(location.uri, LOG_FOLDER), _checkpoint_name(known.version)
-        set_aside([TornFile(log / name, why) for name, why in remains.broken.items() if name != checkpoint])
-    wrong = [f"{name}: {why}" for name, why in remains.broken.items()]
-    gaps = [version for version in remains.unread if f"{version:020}.json" not in remains.broken]
-    return "; ".join([*wrong, *(f"the entry of Delta version {version} is missing" for version in gaps)])
+        folder, checkpoint = Path(location.uri, LOG_FOLDER), _checkpoint_name(memory.version)
+        set_aside([TornFile(folder / name, reason) for name, reason in log.broken_files.items() if name != checkpoint])
+    problems = [f"{name}: {reason}" for name, reason in log.broken_files.items()]
+    missing = [version for version in log.unreadable_versions if entry_name(version) not in log.broken_files]
+    return "; ".join([*problems, *(f"the entry of Delta version {version} is missing" for version in missing)])
 
 
-def _check_same(location: DeltaLocation, storage: FileSystem, known: KnownTable, remains: _Remains) -> None:
-    """Raise `OperatingError` if another table lies in the place of the one that the leader knows: its log declares
-    another table, the version's entry is another one, or the known files are not there."""
-    entry, names = remains.newest, {unquote(file.name) for file in known.files}
-    added = set() if entry is None else set(map(unquote, entry.added))
-    removed = set() if entry is None else set(map(unquote, entry.removed))
-    is_same = entry is not None and entry.version == known.version and added <= names and not removed & names - added
-    if not is_same or remains.table_ids - {str(known.snapshot.metadata().id)}:
+def _check_same_table(location: DeltaLocation, storage: FileSystem, memory: TableInMemory, log: _ReadableLog) -> None:
+    """Raise `OperatingError` if the table at the location is not the one in the leader's memory.
+
+    Its log declares another table, its entry of the leader's version has other files, or data files are missing.
+    """
+    entry, names = log.newest, {unquote(file.name) for file in memory.files}
+    added_paths = set() if entry is None else set(map(unquote, entry.added))
+    removed_paths = set() if entry is None else set(map(unquote, entry.removed))
+    is_same = (
+        entry is not None
+        and entry.version == memory.version
+        and added_paths <= names
+        and not removed_paths & names - added_paths
+    )
+    if not is_same or log.table_ids - {str(memory.snapshot.metadata().id)}:
         raise OperatingError(
-            f"Delta table {location}: its checkpoint can't be rebuilt, for Delta version {known.version} of its log is "
-            "not the one that this run has written: another table lies in its place"
+            f"Delta table {location}: its checkpoint can't be rebuilt, for Delta version {memory.version} of its log "
+            "is not the one that this run has written: another table lies in its place"
         )
-    sizes = {unquote(file.name): file.size_bytes for file in known.files}
-    if away := [info.path for info in storage.get_file_info(list(sizes)) if info.size != sizes[info.path]]:
+    sizes = {unquote(file.name): file.size_bytes for file in memory.files}
+    if changed_paths := [file.path for file in storage.get_file_info(list(sizes)) if file.size != sizes[file.path]]:
         raise OperatingError(
-            f"Delta table {location}: its checkpoint can't be rebuilt, for {len(away)} of its data files, such as "
-            f"{away[0]}, are missing or were changed: restore them from a backup, unless another table lies here"
+            f"Delta table {location}: its checkpoint can't be rebuilt, for {len(changed_paths)} of its data files, "
+            f"such as {changed_paths[0]}, are missing or were changed: restore them from a backup, unless another "
+            "table lies here"
         )
 
 
-def _read_remains(location: DeltaLocation, storage: FileSystem, until: int) -> _Remains:
-    listed = storage.get_file_info(FileSelector(LOG_FOLDER))
-    names = sorted(info.base_name for info in listed if info.type == FileType.File)
-    remains, base = _Remains(), -1
-    for version, name in _versions(names, WHOLE_CHECKPOINT, until):
+def _read_log(location: DeltaLocation, storage: FileSystem, until: int) -> _ReadableLog:
+    listed_files = storage.get_file_info(FileSelector(LOG_FOLDER))
+    names = sorted(file.base_name for file in listed_files if file.type == FileType.File)
+    log, checkpoint_version = _ReadableLog(), -1
+    for version, name in _list_versions(names, WHOLE_CHECKPOINT, until):
         try:
-            _take_checkpoint(remains, parquet.read_table(f"{LOG_FOLDER}/{name}", filesystem=storage))
-            base = version
-        except (OSError, pa.ArrowException, *UNREADABLE) as error:
-            remains.broken[name] = location.describe_error(error)
-    files, entries = log_files(location), dict(_versions(names, ENTRY, until))
+            _add_checkpoint(log, parquet.read_table(f"{LOG_FOLDER}/{name}", filesystem=storage))
+            checkpoint_version = version
+        except (OSError, pa.ArrowException, *MALFORMED_ENTRY_ERRORS) as error:
+            log.broken_files[name] = location.describe_error(error)
+    files, entries = log_files(location), dict(_list_versions(names, ENTRY, until))
     for version, name in entries.items():
         try:
             entry = read_entry(files, version)
             if not entry.actions:
                 raise ValueError("it has no byte")
-        except (OSError, *UNREADABLE) as error:
-            remains.broken[name] = location.describe_error(error)
+        except (OSError, *MALFORMED_ENTRY_ERRORS) as error:
+            log.broken_files[name] = location.describe_error(error)
             continue
-        remains.newest = entry
-        remains.adds.update((add["path"], add) for add in entry.adds)
-        remains.removed |= entry.removed
-        remains.table_ids |= {entry.table_id} - {""}
-        if version > base:
-            remains.app_versions.update(entry.app_versions)
-    remains.unread = [
+        log.newest = entry
+        log.adds.update((add["path"], add) for add in entry.adds)
+        log.removed_paths |= entry.removed
+        log.table_ids |= {entry.table_id} - {""}
+        if version > checkpoint_version:
+            log.app_versions.update(entry.app_versions)
+    log.unreadable_versions = [
         version
-        for version in range(base + 1, until + 1)
-        if version not in entries or entries[version] in remains.broken
+        for version in range(checkpoint_version + 1, until + 1)
+        if version not in entries or entries[version] in log.broken_files
     ]
-    return remains
+    return log
 
 
-def _versions(names: list[str], pattern: Any, until: int) -> list[tuple[int, str]]:
-    """The files of a kind up to a version, oldest first."""
-    found = [(int(match[1]), match[0]) for match in map(pattern.fullmatch, names) if match]
-    return [(version, name) for version, name in found if version <= until]
+def _list_versions(names: list[str], pattern: Any, until: int) -> list[tuple[int, str]]:
+    """Return the versions and names of the files whose names match a pattern, up to a version, oldest first."""
+    versions = [(int(match[1]), match[0]) for match in map(pattern.fullmatch, names) if match]
+    return [(version, name) for version, name in versions if version <= until]
 
 
-def _take_checkpoint(remains: _Remains, rows: pa.Table) -> None:
-    """Read the files and app transactions of a checkpoint, which has all of them."""
+def _add_checkpoint(log: _ReadableLog, rows: pa.Table) -> None:
+    """Add the data files of a checkpoint to a log, and replace its app transactions: a checkpoint has all of them."""
 
     def read(kind: str) -> list[dict[str, Any]]:
         column = rows.column(kind) if kind in rows.column_names else pa.chunked_array([], pa.null())
-        return [value for value in column.to_pylist() if value is not None]
+        return [action for action in column.to_pylist() if action is not None]
 
     adds, transactions = read("add"), read("txn")
-    remains.adds.update((add["path"], add) for add in adds)
-    remains.removed |= {remove["path"] for remove in read("remove")}
-    remains.table_ids |= {metadata["id"] for metadata in read("metaData")}
-    remains.app_versions = {each["appId"]: int(each["version"]) for each in transactions}
+    log.adds.update((add["path"], add) for add in adds)
+    log.removed_paths |= {remove["path"] for remove in read("remove")}
+    log.table_ids |= {metadata["id"] for metadata in read("metaData")}
+    log.app_versions = {transaction["appId"]: int(transaction["version"]) for transaction in transactions}
 
 
-def _declaration(snapshot: DeltaTable) -> list[dict[str, Any]]:
+def _build_declaration_rows(snapshot: DeltaTable) -> list[dict[str, Any]]:
     protocol, metadata = snapshot.protocol(), snapshot.metadata()
     features = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}
     return [
@@ -237,7 +260,7 @@ def _declaration(snapshot: DeltaTable) -> list[dict[str, Any]]:
             "protocol": {
                 "minReaderVersion": protocol.min_reader_version,
                 "minWriterVersion": protocol.min_writer_version,
-                **{name: list(there) for name, there in features.items() if there is not None},
+                **{name: list(names) for name, names in features.items() if names is not None},
             }
         },
         {
@@ -255,27 +278,31 @@ def _declaration(snapshot: DeltaTable) -> list[dict[str, Any]]:
     ]
 
 
-def _adds(storage: FileSystem, known: KnownTable, remains: _Remains) -> list[dict[str, Any]]:
-    """The files of the table, as the log describes them; as the leader knows them, where it does not."""
-    described = {unquote(path): add for path, add in remains.adds.items()}
-    adds = ((file, rows, described.get(unquote(file.name))) for file, rows in known.files.items())
-    if known.snapshot.metadata().partition_columns and any(unquote(each.name) not in described for each in known.files):
+def _build_add_rows(storage: FileSystem, memory: TableInMemory, log: _ReadableLog) -> list[dict[str, Any]]:
+    """Return a row for each data file, described by the log, or by the leader's memory if the log does not name it."""
+    described = {unquote(path): add for path, add in log.adds.items()}
+    adds = ((file, rows, described.get(unquote(file.name))) for file, rows in memory.files.items())
+    is_partitioned = bool(memory.snapshot.metadata().partition_columns)
+    if is_partitioned and any(unquote(file.name) not in described for file in memory.files):
         raise OperatingError("the partition of a data file is not known, for no entry that can be read names the file")
-    return [{"add": _add(storage, file, rows, add)} for file, rows, add in adds]
+    return [{"add": _describe_file(storage, file, rows, add)} for file, rows, add in adds]
 
 
-def _removes(known: KnownTable, remains: _Remains) -> list[dict[str, Any]]:
-    """The files that are no longer part of the table, as if they were removed now: a vacuum deletes them later."""
-    live, now_ms = {unquote(file.name) for file in known.files}, time.time_ns() // 1_000_000
-    paths = [path for path in sorted(remains.removed | remains.adds.keys()) if unquote(path) not in live]
+def _build_remove_rows(memory: TableInMemory, log: _ReadableLog) -> list[dict[str, Any]]:
+    """Return a row for each data file that is no longer part of the table.
+
+    The current time is recorded as that of its removal, so a vacuum deletes it later.
+    """
+    live, now_ms = {unquote(file.name) for file in memory.files}, time.time_ns() // 1_000_000
+    paths = [path for path in sorted(log.removed_paths | log.adds.keys()) if unquote(path) not in live]
     return [{"remove": {"path": path, "deletionTimestamp": now_ms, "dataChange": False}} for path in paths]
 
 
-def _add(storage: FileSystem, file: DataFile, rows: int, add: Mapping[str, Any] | None) -> dict[str, Any]:
+def _describe_file(storage: FileSystem, file: DataFile, rows: int, add: Mapping[str, Any] | None) -> dict[str, Any]:
     if add is None or add["size"] != file.size_bytes:
-        [info] = storage.get_file_info([unquote(file.name)])
-        written_ms = 0 if info.mtime_ns is None else info.mtime_ns // 1_000_000
-        add = {"path": file.name, "modificationTime": written_ms, "stats": json.dumps({"numRecords": rows})}
+        [stored_file] = storage.get_file_info([unquote(file.name)])
+        write_time_ms = 0 if stored_file.mtime_ns is None else stored_file.mtime_ns // 1_000_000
+        add = {"path": file.name, "modificationTime": write_time_ms, "stats": json.dumps({"numRecords": rows})}
     elif add.get("deletionVector"):
         raise OperatingError(f"data file {file.name} has a deletion vector, which a checkpoint here can't have")
     return {
@@ -287,30 +314,30 @@ def _add(storage: FileSystem, file: DataFile, rows: int, add: Mapping[str, Any] 
     }
 
 
-def _write(location: DeltaLocation, storage: FileSystem, version: int, rows: list[dict[str, Any]]) -> None:
-    """Write a checkpoint in place of the one that may be there, and the hint that says so."""
-    sink = pa.BufferOutputStream()
-    parquet.write_table(pa.Table.from_pylist(rows, SCHEMA), sink)
+def _write_checkpoint(location: DeltaLocation, storage: FileSystem, version: int, rows: list[dict[str, Any]]) -> None:
+    """Write a checkpoint, replacing one that may exist, and the hint that names it."""
+    buffer = pa.BufferOutputStream()
+    parquet.write_table(pa.Table.from_pylist(rows, CHECKPOINT_SCHEMA), buffer)
     hint = json.dumps({"version": version, "size": len(rows)}).encode()
-    _replace(location, storage, _checkpoint_name(version), sink.getvalue().to_pybytes())
-    _replace(location, storage, "_last_checkpoint", hint)
+    _replace_log_file(location, storage, _checkpoint_name(version), buffer.getvalue().to_pybytes())
+    _replace_log_file(location, storage, "_last_checkpoint", hint)
 
 
 def _checkpoint_name(version: int) -> str:
     return f"{version:020}.checkpoint.parquet"
 
 
-def _replace(location: DeltaLocation, storage: FileSystem, name: str, data: bytes) -> None:
-    """Give a file of the log other bytes, at once."""
+def _replace_log_file(location: DeltaLocation, storage: FileSystem, name: str, content: bytes) -> None:
+    """Replace the content of a file of the log in one step."""
     if location.scheme != "file":
         with storage.open_output_stream(f"{LOG_FOLDER}/{name}") as stream:
-            stream.write(data)
+            stream.write(content)
         return
-    log = Path(location.uri, LOG_FOLDER)
-    # Spark would check the new bytes against the sum of the earlier ones.
-    (log / f".{name}.crc").unlink(missing_ok=True)
-    written = log / f"_rebuilt_{uuid4()}.tmp"
-    written.write_bytes(data)
-    sync([written])
-    os.replace(written, log / name)
-    sync([log])
+    folder = Path(location.uri, LOG_FOLDER)
+    # Spark would compare the new content with the checksum of the old one.
+    (folder / f".{name}.crc").unlink(missing_ok=True)
+    new_file = folder / f"_rebuilt_{uuid4()}.tmp"
+    new_file.write_bytes(content)
+    sync([new_file])
+    os.replace(new_file, folder / name)
+    sync([folder])

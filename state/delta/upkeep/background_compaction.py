@@ -19,7 +19,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from state.delta.log.following import is_plain_path
-from state.delta.log.log import check_entries
+from state.delta.log.log import check_no_entry_is_empty
 from state.delta.segments.log_layout import ONE_THREAD, Compaction, Segment, SegmentQuery, join_settings
 from state.delta.segments.shares import is_in_share
 from state.delta.tables.data_files import Replacement
@@ -85,7 +85,7 @@ class CompactionTask:
         return self._write(query, {**self.settings, **ONE_THREAD})
 
     def _write(self, query: SegmentQuery, settings: Mapping[str, str]) -> WrittenCompaction:
-        check_entries(self.location)
+        check_no_entry_is_empty(self.location)
         table = LoadedTable(self.location, self.owner, self.columns)
         version = table.version()
         if version is None:

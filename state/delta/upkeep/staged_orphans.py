@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from state.delta.log.files import retention_s
-from state.delta.log.log import commit_path
+from state.delta.log.log import entry_path
 from state.delta.tables.staging import STAGED_FOLDER, attempt_of
 from state.delta.tables.table import DeltaLocation
 from state.orphans import NotedOrphans
@@ -49,7 +49,7 @@ class StagedOrphans:
             return 0
         live = {*pa.table(table.get_add_actions())["path"].to_pylist(), *retained}
         retention = retention_s(str(table.metadata().configuration.get("delta.deletedFileRetentionDuration", "")))
-        now_s = Path(self.location.uri, commit_path(table.version())).stat().st_mtime
+        now_s = Path(self.location.uri, entry_path(table.version())).stat().st_mtime
         due = self._orphans.due(staged_files, live, attempt_id, now_s=now_s, retention_s=retention)
         for path in due:
             self.delete(path)

@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.log.files import Removals, delete_old_files
 from state.delta.log.log import read_added_bytes
-from state.delta.log.rebuilding import KnownTable, can_be_opened, rebuild_checkpoint
+from state.delta.log.rebuilding import TableInMemory, can_be_opened, rebuild_checkpoint
 from state.delta.read.table_reader import TableReader
 from state.delta.tables.data_files import DataFile
 from state.delta.write.table_writer import TableWriter
@@ -127,7 +127,7 @@ class TableUpkeep(TableMaintenance, ABC):
                 self._try(CHECKPOINT, self._rebuild_checkpoint, may_go_on)
         elif log.cleanup.has_ended:
             self._try("cleaning up the log", log.end_cleanup, may_go_on)
-        elif log.is_due(self.loaded.delta_version):
+        elif log.is_checkpoint_due(self.loaded.delta_version):
             self._try(CHECKPOINT, self._begin_checkpoint, may_go_on)
 
     def _begin_checkpoint(self) -> bool:
@@ -156,7 +156,7 @@ class TableUpkeep(TableMaintenance, ABC):
         loaded.disk.make_durable()
         known_versions = loaded.current.app_versions.items()
         app_versions = {app_id: version for app_id, version in known_versions if version is not None}
-        remembered_table = KnownTable(
+        remembered_table = TableInMemory(
             loaded.delta_version,
             loaded.opened_at,
             loaded.engine_in_memory,

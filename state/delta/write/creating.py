@@ -19,7 +19,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from state.delta.log.log import LOG_FOLDER, check_links, entry_name, is_there
+from state.delta.log.log import LOG_FOLDER, check_links, entry_name, table_exists
 from state.delta.tables.storage import can_create, create
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, open_storage
 from state.delta.write.entry import write_entry
@@ -51,7 +51,7 @@ def create_table(
     except (DeltaError, OSError) as error:
         check_links(location)
         # Another creator may have been first; then there is a table now.
-        if not is_there(location):
+        if not table_exists(location):
             is_outage = isinstance(error, OSError) and not _is_for_good(error)
             kind = OperatingError if is_outage else SchemaMismatch
             advice = (

@@ -21,7 +21,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from state.delta.log.log import NOTHING_AFTERWARDS, check_links
+from state.delta.log.log import NO_POST_COMMIT_HOOKS, check_links
 from state.delta.tables.table import add_feature, parse_features, write_refused_error
 from state.delta.write.entry import app_versions_of, check_late_commit, check_read_version, may_be_late, note_of
 from state.delta.write.loaded_table import LoadedTable
@@ -126,7 +126,7 @@ def commit_nothing(table: LoadedTable, properties: CommitProperties) -> None:
             schema=engine.schema(),
             partition_by=engine.metadata().partition_columns,
             commit_properties=properties,
-            post_commithook_properties=NOTHING_AFTERWARDS,
+            post_commithook_properties=NO_POST_COMMIT_HOOKS,
         )
         # This call, unlike others, does not move the engine.
         engine.update_incremental()
@@ -183,6 +183,6 @@ def commit_overwrite(table: LoadedTable, rows: Any, properties: CommitProperties
             rows,
             mode="overwrite",
             commit_properties=properties,
-            post_commithook_properties=NOTHING_AFTERWARDS,
+            post_commithook_properties=NO_POST_COMMIT_HOOKS,
             **more,
         )

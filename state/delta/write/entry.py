@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from state.delta.log.log import CHECKPOINT, LOG_FOLDER, LOG_KEPT_S, check_links, commit_path, entry_name
+from state.delta.log.log import CHECKPOINT, LOG_FOLDER, LOG_KEPT_S, check_links, entry_name, entry_path
 from state.delta.log.snapshot import DeltaSnapshot
 from state.delta.tables.data_files import DataFile, Replacement
 from state.delta.tables.storage import create, delete
@@ -126,10 +126,10 @@ def _now_ms(table: LoadedTable, names: Sequence[str]) -> int:
 def _write_version(table: LoadedTable, version: int, actions: Sequence[Mapping[str, Any]], needed: list[str]) -> None:
     """Write the entry of a Delta version. Raises `FileExistsError` if the version exists, `OSError`."""
     if table.folder is None:
-        create(table.storage, commit_path(version), _lines(actions).encode())
+        create(table.storage, entry_path(version), _lines(actions).encode())
         return
     files = [table.folder / name for name in needed] if table.disk.is_kept else None
-    write_entry(table.folder / commit_path(version), actions, files)
+    write_entry(table.folder / entry_path(version), actions, files)
 
 
 def write_entry(path: Path, actions: Sequence[Mapping[str, Any]], needed: Sequence[Path] | None) -> None:
@@ -172,7 +172,7 @@ def check_late_commit(table: LoadedTable, expected: Mapping[str, int | None]) ->
     written_version = table.read_version
     table.reload()
     if any(table.version_of(app_id) != version for app_id, version in expected.items()):
-        table.log.withdraw(written_version)
+        table.log.delete_late_entry(written_version)
         reason = f"another writer's Delta version {written_version} was cleaned out of the log"
         raise WriteRefused(reason, is_conflict=True)
     table.check_others(DeltaSnapshot(written_version, table.current.column_names))

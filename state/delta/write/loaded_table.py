@@ -24,7 +24,7 @@ from state.delta.log.entries import (
     is_foreign,
 )
 from state.delta.log.following import PartitionFiles
-from state.delta.log.log import EntryMark, LogUpkeep, check_entries
+from state.delta.log.log import EntryMark, LogUpkeep, check_no_entry_is_empty
 from state.delta.log.snapshot import DeltaSnapshot
 from state.delta.tables.data_files import DataFile, Replacement
 from state.delta.tables.sql import DATA_FUSION
@@ -199,7 +199,7 @@ class LoadedTable:
     def watch_for_replacement(self) -> None:
         """Let a reader notice if another table is created in the same place. Raises `OperatingError`."""
         try:
-            self._entry = self.log.look_at(self.delta_version)
+            self._entry = self.log.read_mark(self.delta_version)
         except OSError as error:
             raise unreadable_table_error(self.location, error) from None
 
@@ -217,7 +217,7 @@ class LoadedTable:
         it."""
         loaded = self.current
         if self._mismatch is not None:
-            if self._entry is not None and self._entry != self.log.look_at(loaded.version):
+            if self._entry is not None and self._entry != self.log.read_mark(loaded.version):
                 raise TableReplaced
             raise self._mismatch
         try:
@@ -245,7 +245,7 @@ class LoadedTable:
 
         Raises `OperatingError`, and `StoreMismatch` for an empty entry.
         """
-        check_entries(self.location)
+        check_no_entry_is_empty(self.location)
         self._engine, self.says_expiry = load_table(self.location), False
         self.current = self._snapshot_of_engine()
 

@@ -159,7 +159,7 @@ class TestOthers:
         replace(tmp_path, 2, ROWS, files[:1])
         assert may_have_been_written(tmp_path, 2)
         table = DeltaTable(tmp_path)
-        LogUpkeep(DeltaLocation.parse(tmp_path), table).withdraw(2)
+        LogUpkeep(DeltaLocation.parse(tmp_path), table).delete_late_entry(2)
         assert (table.version(), table.transaction_version("words/count")) == (3, 3)
         assert rows_of(tmp_path) == MORE.to_pylist()
         assert not (log / f"{2:020}.json").exists()

@@ -25,7 +25,7 @@ import state.delta.state
 import state.delta.tables.lookup
 import state.delta.upkeep.table_upkeep
 from state.delta.open_table import OpenTable, open_segments
-from state.delta.opening import segment_columns
+from state.delta.opening import to_segment_columns
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
@@ -216,7 +216,7 @@ def test_a_process_that_is_killed_leaves_whole_transactions_and_whole_compaction
 
 def handle_of(place: Place) -> OpenTable:
     """A table as another process has it."""
-    columns = segment_columns(DeltaMapState("t", "word string", "count long").declared.columns)
+    columns = to_segment_columns(DeltaMapState("t", "word string", "count long").declared.columns)
     return open_segments(LoadedTable(DeltaLocation.parse(place.folder / "t"), OWNER, columns), "t")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from state.delta.log.log import first_empty
+from state.delta.log.log import find_first_empty_entry
 from state.delta.state import DeltaMapState
 from tests.unit.operations.doctor.patients import TABLES, WORDS, Patient
 from tests.unit.operations.doctor.test_examine_torn import STARTS, entries, everything, run_by_driver
@@ -155,4 +155,4 @@ def test_what_a_load_reads(sizes: Mapping[str, int], until: int | None, first: i
     """Entries (e) at and after the newest checkpoint (c) that is there and has a byte."""
     endings = {"e": "json", "c": "checkpoint.parquet"}
     names = {f"{int(name[1:]):020}.{endings[name[0]]}": size for name, size in sizes.items()}
-    assert first_empty(names, until) == first
+    assert find_first_empty_entry(names, until) == first

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from state.delta.log.log import commit_path
+from state.delta.log.log import entry_path
 from state.delta.rewinding import TableHistory, find_restorable_version, find_retained_parts
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, counts
@@ -85,6 +85,6 @@ def test_a_transaction_whose_log_is_cleaned_is_out_of_reach(words: DeltaMapState
     *_, newest = [count(words, txid) for txid in (1, 2, 3)]
     DeltaTable(words.location.uri).create_checkpoint()
     for version in range(newest):
-        (Path(words.location.uri) / commit_path(version)).unlink()
+        (Path(words.location.uri) / entry_path(version)).unlink()
     with pytest.raises(BeyondKept, match=r"its log no longer goes back that far; the oldest .* is 3"):
         find_restorable_version(TableHistory(words.location, OWNER, newest), target(2))

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from state.delta.log.entries import Entry
 from state.delta.log.following import Part, PartitionFiles
-from state.delta.opening import open_to_read
+from state.delta.opening import open_reader
 from state.delta.read.segment_reader import SegmentReader
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
@@ -104,7 +104,7 @@ def test_what_is_followed_is_what_one_finds_that_opens_the_table(tmp_path: Path,
     random = Random(seed)
     history = History(tmp_path / "t", random)
     history.transaction()
-    followed, moved = (open_to_read(history.state.location, OWNER, history.state.declared.columns) for _ in range(2))
+    followed, moved = (open_reader(history.state.location, OWNER, history.state.declared.columns) for _ in range(2))
     told(moved)
     own = (history.transaction,) * 8 + (history.fence, history.compact)
     others = (history.declare, history.optimize, history.clean, history.rewind)
@@ -114,7 +114,7 @@ def test_what_is_followed_is_what_one_finds_that_opens_the_table(tmp_path: Path,
             random.choice(own if random.random() < 0.85 else others)()
         followed.loaded.refresh()
         ahead += followed.loaded.is_ahead
-        opened = open_to_read(history.state.location, OWNER, history.state.declared.columns)
+        opened = open_reader(history.state.location, OWNER, history.state.declared.columns)
         # As a task is told which version to read.
         moved.loaded.move_to(opened.loaded.delta_version)
         assert told(followed) == told(moved) == told(opened)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from state.delta.log.log import surplus
+from state.delta.log.log import list_surplus_files
 
 OLD_S, NOW_S = 0.0, 1_000.0
 
@@ -18,7 +18,7 @@ def log(commits: range, checkpoints: list[int], young_from: int = 10_000) -> dic
 
 def left(files: dict[str, float], kept: int, until_s: float = 500.0) -> list[int]:
     """The versions that stay."""
-    gone = surplus(files, kept, until_s)
+    gone = list_surplus_files(files, kept, until_s)
     assert gone == sorted(gone)
     assert set(gone) <= set(files)
     return sorted({int(path[11:31]) for path in files if path not in gone})
@@ -44,5 +44,5 @@ def test_a_checkpoint_of_several_parts_is_none_since_one_of_them_may_be_missing(
 
 def test_what_is_no_version_stays() -> None:
     files = {**log(range(301), [300]), "_delta_log/_last_checkpoint": OLD_S, "_delta_log/_commit_x.json.tmp": OLD_S}
-    assert set(surplus(files, 0, 500.0)) == set(log(range(300), []))
-    assert surplus({}, 1, 500.0) == []
+    assert set(list_surplus_files(files, 0, 500.0)) == set(log(range(300), []))
+    assert list_surplus_files({}, 1, 500.0) == []

@@ -23,7 +23,7 @@ from pyarrow import parquet
 from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
 
 from state.delta.doctor import ExaminedDelta
-from state.delta.log.log import is_there
+from state.delta.log.log import table_exists
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.tables.storage import REQUESTS_AT_ONCE, _Objects, create, open_parquet, storage_at
@@ -150,11 +150,11 @@ def test_an_entry_that_somebody_else_has_made_leaves_no_file(
 
 def test_a_table_is_created_in_a_store_that_needs_the_same_interpreter(options: dict[str, str], tmp_path: Path) -> None:
     place = Place("delta-rs", tmp_path)
-    assert not is_there(DeltaLocation.parse(TABLE, options))
+    assert not table_exists(DeltaLocation.parse(TABLE, options))
     words = opened(TABLE, place, "merge", options)
     counted(words, place, [1])
     assert content(words) == {"cat": 1, "w1": 1}
-    assert is_there(DeltaLocation.parse(TABLE, options))
+    assert table_exists(DeltaLocation.parse(TABLE, options))
 
 
 def test_a_store_that_fails_while_a_table_is_created_is_an_outage(store: StandingS3, options: dict[str, str]) -> None:
@@ -164,7 +164,7 @@ def test_a_store_that_fails_while_a_table_is_created_is_an_outage(store: Standin
         create_table(DeltaLocation.parse(TABLE, options), columns, {})
     store.refuses = ""
     create_table(DeltaLocation.parse(TABLE, options), columns, {})
-    assert is_there(DeltaLocation.parse(TABLE, options))
+    assert table_exists(DeltaLocation.parse(TABLE, options))
 
 
 def test_a_folder_that_nobody_can_write_to_is_no_outage(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from state.delta.opening import open_to_read
+from state.delta.opening import open_reader
 from state.delta.read.table_reader import TableReader
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
@@ -49,19 +49,19 @@ def test_what_a_reader_follows_is_what_one_finds_that_opens_the_table(
     """The versions of attempts, compactions and horizons, however many Delta commits have come."""
     state = written(tmp_path / "t", 1)
     state.close()
-    followed = open_to_read(state.location, OWNER, state.declared.columns)
+    followed = open_reader(state.location, OWNER, state.declared.columns)
     compactions = set()
     for txid in range(2, 14):
         written(tmp_path / "t", txid).close()
         if txid % between:
             continue
         if cleaned:
-            newest = open_to_read(state.location, OWNER, state.declared.columns).loaded
+            newest = open_reader(state.location, OWNER, state.declared.columns).loaded
             newest.engine.create_checkpoint()
             for version in range(newest.delta_version):
                 (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink(missing_ok=True)
         followed.loaded.refresh()
-        opened = open_to_read(state.location, OWNER, state.declared.columns)
+        opened = open_reader(state.location, OWNER, state.declared.columns)
         assert known(followed) == known(opened)
         assert followed.row_count() == opened.row_count()
         compactions.add(known(followed)[1])
