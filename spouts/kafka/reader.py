@@ -93,16 +93,29 @@ class KafkaPartitionReader(PartitionReader):
 
     def _read_together(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> Iterator[JointRecords]:
         messages, counts, size = list[Message](), list[tuple[int, int]](), 0
-        for number, (partition, offsets) in enumerate(ranges):
-            for piece in self._read_messages(partition, offsets):
-                messages += piece
-                counts.append((number, len(piece)))
-                size += estimate_bytes(piece)
-                if len(messages) >= _JOINT_RECORDS or size >= PIECE_BYTES_MAX:
-                    yield self._make_joint_records(messages, counts, ranges)
-                    messages, counts, size = [], [], 0
+        for number, piece, piece_size in self._read_ranges(ranges):
+            messages += piece
+            counts.append((number, len(piece)))
+            size += piece_size
+            if len(messages) >= _JOINT_RECORDS or size >= PIECE_BYTES_MAX:
+                yield self._make_joint_records(messages, counts, ranges)
+                messages, counts, size = [], [], 0
         if messages:
             yield self._make_joint_records(messages, counts, ranges)
+
+    def _read_ranges(
+        self, ranges: Sequence[tuple[PartitionId, OffsetRange]]
+    ) -> Iterator[tuple[int, list[Message], int]]:
+        """Yield the messages of one range after the other, with its position and their size in memory."""
+        number = 0
+        while number < len(ranges):
+            for run in consumer_pool().take_whole(self.connection, ranges[number:]):
+                yield number, run.messages, run.size
+                number += 1
+            if number < len(ranges):
+                for messages in self._read_messages(*ranges[number]):
+                    yield number, messages, estimate_bytes(messages)
+                number += 1
 
     def _make_joint_records(
         self,

@@ -26,7 +26,6 @@ from spouts.kafka.clients.cluster import (
     Option,
     Topic,
     describe_partition,
-    describe_topics,
     has_id,
     make_client,
     topic_of,
@@ -275,15 +274,17 @@ class KafkaSpout(PartitionedSpout, SourceExamination):
 
         Called after reading: topic ids are never reused, so if the id is right now, it was right during the read.
         """
-        partitions = sorted(p for p, offsets in batch.ranges.items() if len(offsets) and has_id(p.source))
-        names = sorted({topic_of(partition.source) for partition in partitions})
-        topics_by_name = describe_topics(self._require_open().admin, self.connection, names) if names else {}
-        for partition in partitions:
-            topic = topics_by_name[topic_of(partition.source)]
-            if topic is None or topic.source != partition.source:
+        sources = {partition.source for partition, offsets in batch.ranges.items() if len(offsets)}
+        names_of_sources = {source: topic_of(source) for source in sorted(sources) if has_id(source)}
+        names = sorted(set(names_of_sources.values()))
+        topics_by_name = self._watch.describe_now(self._require_open().admin, names) if names else {}
+        for source, name in names_of_sources.items():
+            topic = topics_by_name[name]
+            if topic is None or topic.source != source:
                 problem = "is gone" if topic is None else f"was recreated (now {topic.source!r})"
+                partition = min(p for p, offsets in batch.ranges.items() if p.source == source and len(offsets))
                 raise ReplayMismatch(
-                    f"{describe_partition(partition)} was planned as {partition.source!r}, but the topic {problem}"
+                    f"{describe_partition(partition)} was planned as {source!r}, but the topic {problem}"
                 )
 
     def reader(self) -> KafkaPartitionReader:

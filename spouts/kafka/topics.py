@@ -19,6 +19,8 @@ from transactional.model.schema import did_you_mean
 
 Warn = Callable[[str], None]
 """Logs a warning, but the same one only once."""
+_RECENT_S = 1.0
+"""The time for which the description of a topic that was read is good enough to plan by, in seconds."""
 
 
 class TopicWatch:
@@ -33,11 +35,12 @@ class TopicWatch:
         self._names: Sequence[str] = subscription.names or ()
         self._names_until_s = 0.0
         self._policies: dict[str, str | None] = {}
+        self._recent_topics: tuple[dict[str, Topic | None], float] = {}, 0.0
 
     def open(self, admin: AdminClient) -> dict[str, Topic]:
         """Return the existing topics. Raises `ConfigError` if a topic listed by name is missing, or is compacted and
         the spout is transactional."""
-        self._names_until_s = 0.0
+        self._names_until_s, self._recent_topics = 0.0, ({}, 0.0)
         topics_by_name = self._describe(admin)
         self._refuse_missing(admin, topics_by_name)
         topics = {name: topic for name, topic in topics_by_name.items() if topic is not None}
@@ -54,9 +57,24 @@ class TopicWatch:
         existing = {name: topic for name, topic in topics_by_name.items() if topic is not None}
         return {name: topic for name, topic in existing.items() if self._can_read(admin, name, topic)}
 
+    def describe_now(self, admin: AdminClient, names: Sequence[str]) -> dict[str, Topic | None]:
+        """Return the topics by name, None for one that does not exist.
+
+        The next planning uses them if it comes within `_RECENT_S`: a description is an object for each replica of each
+        partition. A topic that is recreated meanwhile is noticed after reading, where nothing but this counts.
+        """
+        topics_by_name = describe_topics(admin, self.connection, names)
+        self._recent_topics = topics_by_name, time.monotonic() + _RECENT_S
+        return topics_by_name
+
     def _describe(self, admin: AdminClient) -> dict[str, Topic | None]:
-        names = self._list_names(admin)
-        topics_by_name = describe_topics(admin, self.connection, names) if names else {}
+        names, (recent_topics, until_s) = self._list_names(admin), self._recent_topics
+        self._recent_topics = {}, 0.0
+        if time.monotonic() > until_s:
+            recent_topics = {}
+        topics_by_name = {name: recent_topics[name] for name in names if recent_topics.get(name)}
+        if missing_names := [name for name in names if name not in topics_by_name]:
+            topics_by_name |= describe_topics(admin, self.connection, missing_names)
         if isinstance(self.subscription, TopicPattern):
             return {name: topic for name, topic in topics_by_name.items() if topic is None or not topic.is_internal}
         return topics_by_name

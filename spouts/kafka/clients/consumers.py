@@ -138,6 +138,23 @@ class SharedConsumer:
                 yield ready
                 reading.delivered_until, ready, size = reading.remaining.start, [], 0
 
+    def take_whole(self, ranges: Iterable[Range]) -> list[Run]:
+        """Remove and return the first of these ranges, up to one that is read elsewhere, or was not fetched to its end,
+        or lacks the message of an offset. Their messages are about as many as make a piece."""
+        runs, records, size = list[Run](), 0, 0
+        with self._lock:
+            for partition, offsets in ranges:
+                key = partition_key(partition)
+                buffer = None if key in self.leases else self._partitions.get(key)
+                run = None if buffer is None or buffer.partition != partition else buffer.take_whole(offsets)
+                if run is None:
+                    break
+                runs.append(run)
+                records, size = records + len(run.messages), size + run.size
+                if records >= PIECE_RECORDS_MAX or size >= PIECE_BYTES_MAX:
+                    break
+        return runs
+
     def check_start(self, partition: PartitionId, offsets: OffsetRange) -> None:
         """Raise `ReplayMismatch` if the log may have lost the beginning of the range by now.
 
@@ -265,24 +282,27 @@ class SharedConsumer:
         missing = sum(buffer.expected_until - buffer.fetched_until for buffer in self._due.values())
         messages_max = min(max(missing, _EVENTS_MIN), PIECE_RECORDS_MAX)
         messages = self._consumer.consume(messages_max, 0) or self._consumer.consume(1, _POLL_TIMEOUT_S)
-        start = 0
+        start, grown_keys = 0, set[PartitionKey]()
         if any(map(Message.error, messages)):
             for index in (index for index, message in enumerate(messages) if message.error() is not None):
-                self._add_messages(messages[start:index])
+                grown_keys |= self._add_messages(messages[start:index])
                 self._handle_event(messages[index])
                 start = index + 1
-        self._add_messages(messages[start:])
-        self._limit_buffers()
+        grown_keys |= self._add_messages(messages[start:])
+        self._limit_buffers(grown_keys)
 
-    def _add_messages(self, messages: list[Message]) -> None:
-        start = 0
+    def _add_messages(self, messages: list[Message]) -> set[PartitionKey]:
+        """Add the messages to the buffers of their partitions, which are returned."""
+        start, grown_keys = 0, set[PartitionKey]()
         for key, group in groupby(zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)):
             end = start + len(list(group))
             buffer = self._partitions.get(key)
             if buffer is not None and buffer.is_assigned:
                 buffer.add(messages[start:end])
                 self._update_due(key)
+                grown_keys.add(key)
             start = end
+        return grown_keys
 
     def _handle_event(self, event: Message) -> None:
         """Handle a message without a record: the end of a log, or an error of a partition or of all that are due."""
@@ -298,9 +318,9 @@ class SharedConsumer:
                 self._failed[failed_key] = error
                 self._stop_fetching(failed_key)
 
-    def _limit_buffers(self) -> None:
+    def _limit_buffers(self, grown_keys: Iterable[PartitionKey]) -> None:
         """Bound the buffers: while a reader waits for a partition without a leader, the other partitions deliver."""
-        self._pause_ahead()
+        self._pause_ahead(grown_keys)
         size = sum(buffer.size for buffer in self._partitions.values())
         if size > PENDING_BYTES_MAX:
             self._is_full = True
@@ -309,12 +329,12 @@ class SharedConsumer:
             self._is_full = False
             self._assign(list(self._due))
 
-    def _pause_ahead(self) -> None:
+    def _pause_ahead(self, grown_keys: Iterable[PartitionKey]) -> None:
         """Stop fetching the partitions that are not due and fill their share of the buffers, until they are due."""
         share = PENDING_BYTES_MAX // 2 // len(self._partitions) if self._partitions else 0
         ahead = {
             key: buffer
-            for key, buffer in self._partitions.items()
+            for key, buffer in ((key, self._partitions[key]) for key in grown_keys if key in self._partitions)
             if buffer.ahead_size > share and buffer.is_assigned and not buffer.is_due
         }
         self._unassign(list(ahead))

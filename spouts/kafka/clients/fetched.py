@@ -151,6 +151,27 @@ class FetchedPartition:
         self.keep_last(len(self.runs) - passed_runs + _PASSED_RUNS_MAX)
         return piece
 
+    def take_whole(self, offsets: OffsetRange) -> Run | None:
+        """Remove and return a range at the beginning of a run that has a message for each offset of it.
+
+        None for any other range, which `take` returns in pieces: this is the short way for many short ranges.
+        """
+        index = self._find_run(offsets.start)
+        run = None if index is None else self.runs[index]
+        if index is None or run is None or run.offsets.start != offsets.start:
+            return None
+        messages = run.messages[: len(offsets)]
+        if not messages or len(messages) < len(offsets) or offset_of(messages[-1]) != offsets.until - 1:
+            return None
+        size = run.size * len(messages) // len(run.messages)
+        del run.messages[: len(messages)]
+        run.offsets, run.size = _make_range(offsets.until, run.offsets.until), run.size - size
+        self.size -= size
+        if not len(run.offsets):
+            del self.runs[index]
+        self.keep_last(len(self.runs) - index + _PASSED_RUNS_MAX)
+        return Run(offsets, messages, size)
+
     def _find_run(self, offset: int) -> int | None:
         """Return the number of the first run that has this offset."""
         for number, run in enumerate(self.runs):

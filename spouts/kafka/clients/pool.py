@@ -14,6 +14,7 @@ from threading import RLock
 
 from spouts.kafka.clients.cluster import KafkaConnection
 from spouts.kafka.clients.consumers import PartitionKey, Range, SharedConsumer, partition_key
+from spouts.kafka.clients.fetched import Run
 from transactional.model.batch import OffsetRange, PartitionId
 from transactional.model.errors import ReplayMismatch
 
@@ -52,6 +53,20 @@ class ConsumerPool:
         with self._leasing(connection, [(partition, offsets)]) as ranges_by_consumer:
             [consumer] = ranges_by_consumer
             yield consumer
+
+    def take_whole(self, connection: KafkaConnection, ranges: Sequence[Range]) -> list[Run]:
+        """Remove and return the first of these ranges, as far as one consumer has all their messages.
+
+        Nothing is leased, and nobody is waited for: a range that is not returned is read with `leasing`.
+        """
+        key = partition_key(ranges[0][0])
+        with self._lock:
+            consumers = [
+                consumer
+                for consumer in self._consumers
+                if consumer.connection == connection and key in consumer.keys_read
+            ]
+        return consumers[0].take_whole(ranges) if consumers else []
 
     def close(self, connection: KafkaConnection | None = None) -> None:
         """Close the consumers of a connection, or all of them. A consumer that is in use is closed after its use."""
@@ -113,6 +128,8 @@ class ConsumerPool:
                 unplaced.setdefault(key, []).append(lease)
             else:
                 ranges_by_consumer.setdefault(consumer, []).append(lease)
+        if not unplaced:
+            return ranges_by_consumer
         unplaced_leases = [lease for leases in unplaced.values() for lease in leases]
         free_consumers = (
             candidate
@@ -122,9 +139,8 @@ class ConsumerPool:
         shared = next(free_consumers, None)
         if shared is None and len(candidates) + len(unplaced) <= UNSHARED_MAX:
             return ranges_by_consumer | {self._open_consumer(connection, 1): leases for leases in unplaced.values()}
-        if unplaced_leases:
-            shared = shared or self._open_consumer(connection, max(len(unplaced), UNSHARED_MAX + 1))
-            ranges_by_consumer[shared] = ranges_by_consumer.get(shared, []) + unplaced_leases
+        shared = shared or self._open_consumer(connection, max(len(unplaced), UNSHARED_MAX + 1))
+        ranges_by_consumer[shared] = ranges_by_consumer.get(shared, []) + unplaced_leases
         return ranges_by_consumer
 
     def _open_consumer(self, connection: KafkaConnection, partitions: int) -> SharedConsumer:

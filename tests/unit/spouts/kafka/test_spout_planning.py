@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spouts.kafka.clients.cluster import Topic
+from spouts.kafka.clients.cluster import KafkaConnection, Topic
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka.subscription import TopicNames
+from spouts.kafka.topics import TopicWatch
 from spouts.planning import FIRST_RECORD_BYTES, Limits, Logs, PartitionLog, mean_record_bytes, plan_batch, share_bytes
 from tests.unit.spouts.test_planning import Run
 from transactional.core.machine.protocol import BatchPlanned, Event
@@ -141,6 +143,28 @@ class Leaders(OpaqueKafkaSpout):
     def find_truncated(self, positions: Mapping[PartitionId, tuple[Offset, int]]) -> frozenset[PartitionId]:
         self.asked.append(positions)
         return frozenset(self.cut & positions.keys())
+
+
+def test_topics_that_were_described_after_reading_are_not_described_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, by the planning that comes next, and not if it comes late."""
+    queried, clock = list[list[str]](), [0.0]
+
+    def describe(_: object, __: object, names: Sequence[str]) -> dict[str, Topic | None]:
+        queried.append(list(names))
+        return {name: Topic(f"{name}#1", "1", {0: True}) for name in names}
+
+    monkeypatch.setattr("spouts.kafka.topics.describe_topics", describe)
+    monkeypatch.setattr("spouts.kafka.topics.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    subscription = TopicNames(("orders", "tuples"))
+    watch = TopicWatch(subscription, KafkaConnection("a:1"), replays_exactly=False, warn=pytest.fail)
+    admin: Any = object()
+    watch.describe_now(admin, ["orders"])
+    assert [sorted(watch.list_existing(admin)) for _ in range(2)] == [["orders", "tuples"]] * 2
+    assert queried == [["orders"], ["tuples"], ["orders", "tuples"]]
+    watch.describe_now(admin, ["orders", "tuples"])
+    clock[0] += 60
+    watch.list_existing(admin)
+    assert queried[3:] == [["orders", "tuples"]] * 2
 
 
 def test_the_brokers_are_queried_once_after_a_change_of_leaders_and_not_before() -> None:

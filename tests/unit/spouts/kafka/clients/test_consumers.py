@@ -86,6 +86,11 @@ def test_ranges_are_read_exactly_in_any_order(seed: int, ends: list[int], every:
                 if random.random() < 0.1:
                     next(reading.consumer.read(partition(index), offsets), None)
                     continue
+                if random.random() < 0.3 and (runs := reading.consumer.take_whole([(partition(index), offsets)])):
+                    offsets_taken = [message.offset() for run in runs for message in run.messages]
+                    assert offsets_taken == list(range(offsets.start, offsets.until))
+                    assert offsets_taken == cluster.content(index, offsets)
+                    continue
                 assert reading.read(index, offsets.start, offsets.until) == cluster.content(index, offsets)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from spouts.kafka.records import output_schema
 from spouts.kafka.translators import SimpleTranslator
 from tests.unit.spouts.kafka.fetching import ONE, OTHER, Cluster, partition, span
 from transactional.errors import ReplayMismatch
+from transactional.model.batch import OffsetRange, PartitionId
 
 MANY = UNSHARED_MAX + 5
 
@@ -196,6 +198,39 @@ def test_a_range_of_large_records_is_spread_over_record_batches(monkeypatch: pyt
     assert max(batch.num_rows for batch, _ in joint) < 30
     assert sum(batch.num_rows for batch, _ in joint) == 9 * 20
     consumer_pool().close()
+
+
+def test_what_was_fetched_ahead_is_taken_without_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 partitions: one by one only until a poll has brought what is ahead."""
+    Cluster.of(*[200] * 64, burst=200).install(monkeypatch)
+    consumer_pool().close()
+    reader, leases = KafkaPartitionReader(ONE, ALL_FIELDS), list[OffsetRange]()
+    lease = consumer_pool().leasing
+
+    def count_lease(connection: KafkaConnection, index: PartitionId, offsets: OffsetRange) -> Any:
+        leases.append(offsets)
+        return lease(connection, index, offsets)
+
+    monkeypatch.setattr(consumer_pool(), "leasing", count_lease)
+    for start in range(0, 200, 20):
+        ranges = [(partition(index), span(start, start + 20)) for index in range(64)]
+        reader.expect(ranges)
+        rows = [row["offset"] for batch, _ in reader.read_together(ranges) or () for row in batch.to_pylist()]
+        assert rows == [*range(start, start + 20)] * 64
+    assert len(leases) < 20, "of 640 ranges"
+    consumer_pool().close()
+
+
+def test_a_range_that_is_read_elsewhere_is_not_taken_from_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    Cluster.of(*[20] * 9, burst=20).install(monkeypatch)
+    pool = ConsumerPool()
+    ranges = [(partition(index), span(0, 10)) for index in range(9)]
+    pool.expect(ONE, ranges)
+    assert read(pool, 8) == list(range(10))
+    with pool.leasing(ONE, *ranges[0]) as consumer:
+        assert pool.take_whole(ONE, ranges) == []
+        assert sum(map(len, consumer.read(*ranges[0]))) == 10
+    assert pool.take_whole(ONE, ranges) == []
 
 
 def test_a_translator_gets_the_records_of_one_partition() -> None:
