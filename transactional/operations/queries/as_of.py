@@ -28,7 +28,7 @@ class Snapshot(Mapping[str, pa.Table]):
 
     def __getitem__(self, name: str) -> pa.Table:
         if name in self._sink_tables.sinks:
-            return self._sink_tables.read_rows(name, self.txid)
+            return self._sink_tables.read_rows(name)
         if name not in self._tables.readers:
             raise KeyError(name)
         return self._tables.rows(name, self.txid)
@@ -59,7 +59,8 @@ class AsOf(AbstractContextManager[Snapshot]):
                 store = opened.enter_context(closing(open_for_reading(store)))
             committers = [component.id for component in topology.committers]
             tables = opened.enter_context(closing(Tables.open(topology, store, committers)))
-            snapshot = Snapshot(tables, SinkTables.of_topology(topology, store), tables.pin(txid=txid))
+            pinned_txid = tables.pin(txid=txid)
+            snapshot = Snapshot(tables, SinkTables.of_topology(topology, store, pinned_txid), pinned_txid)
             self._open.push(opened.pop_all())
             return snapshot
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ from tests.unit.operations.queries.words import run, word_count
 from transactional import TopologyConfig, run_topology
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, OperatingError
+from transactional.model.attempt import TxId
 from transactional.operations.queries import sink_tables
 from transactional.operations.queries.showing import ROWS_MAX
 from transactional.operations.queries.sink_tables import SinkTables
 from transactional.queries import as_of
+from transactional.runtime.engine.rewinding import rewind
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
 
@@ -72,19 +75,50 @@ def test_what_can_not_be_read_is_raised_where_it_is_entered(place: Place) -> Non
         as_of(*place, txid=9)._repr_mimebundle_()
 
 
-def test_the_table_of_a_sink_is_read_once_it_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def landing(tmp_path: Path) -> Place:
+    """A topology with a state and a sink that has run for three transactions, and its store."""
     topology = TridentTopology("landing")
     stream = topology.new_stream("rows", MemoryTransactionalSpout([[("a", 1), ("b", 2), ("c", 3)]], FIELDS, take=1))
     stream.sink_to(DeltaSink(tmp_path / "events", partition_by=["id"]), name="raw")
     stream.group_by("id").persistent_aggregate(DeltaMapState(tmp_path / "counts"), Count(), name="counts")
     built, url = topology.build(), f"sqlite:///{tmp_path}/store.db"
     run_topology(built, store=url, config=TopologyConfig(stop_when_drained=True), master="none")
-    with as_of(built, url, txid=2) as snapshot:
+    return built, url
+
+
+def test_the_table_of_a_sink_is_read_once_it_is_published(landing: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with as_of(*landing, txid=2) as snapshot:
         assert sorted(snapshot["raw"].to_pylist(), key=str) == [
             *({"id": "a", "n": 1, "txid": 1}, {"id": "b", "n": 2, "txid": 2})
         ]
         assert {name: table.num_rows for name, table in snapshot.items()} == {"counts": 2, "raw": 2}
     monkeypatch.setattr(sink_tables, "WAIT_S", 0.0)
     monkeypatch.setattr(SinkTables, "_read_done", lambda *_: 2)
-    with as_of(built, url) as snapshot, pytest.raises(OperatingError, match="has published transactions up to 2 only"):
+    with as_of(*landing) as snapshot, pytest.raises(OperatingError, match="has published transactions up to 2 only"):
         snapshot["raw"]
+
+
+@pytest.mark.long("a topology runs twice")
+@pytest.mark.parametrize("ends", ["in progress", "finished", "followed by a run"])
+def test_the_table_of_a_sink_is_not_read_while_it_goes_back(
+    landing: Place, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    topology, url = landing
+    with as_of(topology, url) as snapshot, as_of(topology, url, txid=1) as earlier:
+        with closing(SqlCoordinatorStore(url)) as store, monkeypatch.context() as patched:
+            if ends == "in progress":
+                patched.setattr(SqlCoordinatorStore, "finish_rewind", interrupt)
+            with suppress(InterruptedError):
+                rewind(topology, store, TxId(1), owner="test")
+        if ends == "followed by a run":
+            run_topology(topology, store=url, config=TopologyConfig(stop_when_drained=True), master="none")
+        monkeypatch.setattr(SinkTables, "_read_done", lambda *_: 3)  # as it was when the wait was over
+        with pytest.raises(OperatingError, match="transaction 3 of topology 'landing' was taken back, or is being"):
+            snapshot["raw"]
+        if ends != "in progress":
+            assert earlier["raw"].num_rows == 1
+
+
+def interrupt(*_: object) -> None:
+    raise InterruptedError
