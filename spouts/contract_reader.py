@@ -22,6 +22,7 @@ from transactional.model.arrow import arrow_schema, batch_from_rows, conform
 from transactional.model.batch import OffsetRange, PartitionId
 from transactional.model.errors import BoltFailed, CorruptRecord, ReplayMismatch, SchemaMismatch, TransactionalError
 from transactional.model.schema import Schema
+from transactional.model.user_code.stored_values import shorten
 
 ROWS_PER_BATCH = 10_000
 """Tuples that are emitted one by one are collected into record batches of this many rows."""
@@ -144,9 +145,3 @@ def _check_row(emitted: Any, output: Schema, call_name: str) -> Row:
             f"{len(output)} fields '{output}'"
         )
     return tuple(emitted)
-
-
-def shorten(value: Any) -> str:
-    """Return a user's value for a message, at most 100 characters long."""
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."

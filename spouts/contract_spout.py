@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, attribute_errors_to, shorten
+from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, attribute_errors_to
 from spouts.user_spout_protocols import PartitionedUserSpout, UnpartitionedUserSpout, UserSpout
 from transactional.core.ports import Spout
 from transactional.core.ports.spout_parts import Backlog, Planning, Replays, SpoutParts
@@ -23,6 +23,7 @@ from transactional.model.batch import BatchLimit, BatchMetadata, Offset, OffsetR
 from transactional.model.errors import ConfigError
 from transactional.model.facts import Listing
 from transactional.model.schema import Schema
+from transactional.model.user_code.stored_values import read_identity, shorten, to_json_and_back
 
 METADATA_CHARACTERS_MAX = 1_000_000
 """The maximum length of the JSON of one partition's metadata: a batch is written to the store as a whole."""
@@ -58,7 +59,7 @@ class ContractSpout(Spout, Planning, Backlog, Replays):
     def identity(self) -> Mapping[str, str]:
         """Return the class, the fields, and the identity that the contract adds."""
         with attribute_errors_to(f"{self.name}.identity"):
-            contract_identity = dict(self._contract.identity())
+            contract_identity = read_identity(self._contract)
         return {"kind": self.name, "fields": str(self.output), **contract_identity}
 
     def open(self) -> None:
@@ -140,7 +141,7 @@ class PartsContractSpout(ContractSpout):
             metadata = self._whole.initialize_transaction(previous)
         if metadata is None:
             return {}
-        stored_metadata = {"parts": self._parts, "metadata": to_json_and_back(call_name, metadata)}
+        stored_metadata = {"parts": self._parts, "metadata": _store_metadata(call_name, metadata)}
         return {PartitionId(_PART, part): stored_metadata for part in range(self._parts)}
 
     def check_replay(self, batch: BatchMetadata) -> None:
@@ -196,7 +197,7 @@ class PartitionsContractSpout(ContractSpout):
             metadata = self._partitioned.next_batch(
                 name, copy.deepcopy(previous_batch.metadata.get(PartitionId(name, 0)))
             )
-        return None if metadata is None else to_json_and_back(call_name, metadata)
+        return None if metadata is None else _store_metadata(call_name, metadata)
 
     def check_replay(self, batch: BatchMetadata) -> None:
         if self._check_replay is None:
@@ -219,24 +220,15 @@ class PartitionsContractSpout(ContractSpout):
             self._partitioned.committed(metadata_by_name)
 
 
-def to_json_and_back(call_name: str, value: Any) -> Any:
-    """Return the value as it comes back from JSON. Raises `ConfigError` if that differs, or if the JSON is too long."""
-    try:
-        text = json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{call_name} returned metadata that are not JSON: {error}; {_JSON}") from error
-    parsed = json.loads(text)
-    if parsed != value:
-        raise ConfigError(f"{call_name} returned {shorten(value)}, which JSON turns into {shorten(parsed)}; {_JSON}")
-    if len(text) > METADATA_CHARACTERS_MAX:
+def _store_metadata(call_name: str, metadata: Any) -> Any:
+    """Return metadata as they come back from JSON. Raises `ConfigError` if they differ, or if the JSON is too long."""
+    stored_metadata = to_json_and_back(call_name, metadata)
+    if (length := len(json.dumps(stored_metadata))) > METADATA_CHARACTERS_MAX:
         raise ConfigError(
-            f"{call_name} returned metadata of {len(text)} characters, at most {METADATA_CHARACTERS_MAX} are kept per "
+            f"{call_name} returned metadata of {length} characters, at most {METADATA_CHARACTERS_MAX} are kept per "
             "partition: return where the tuples are, not what they are"
         )
-    return parsed
-
-
-_JSON = "return dictionaries with text as keys, lists, text, numbers, True, False or None"
+    return stored_metadata
 
 
 def _read_metadata(batch: BatchMetadata) -> list[tuple[PartitionId, Any]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, NamedTuple, NewType
 
-from transactional.model.errors import CorruptRecord
+from transactional.model.errors import ConfigError, CorruptRecord
 from transactional.model.facts import BatchFacts, LastSeen, Listed, Listing, StaticVersion
 from transactional.model.letters import Exclusion, Letter
 from transactional.model.plumbing.redaction import without_login
@@ -209,7 +209,10 @@ class BatchMetadata:
             document["excluded"] = [astuple(exclusion) for exclusion in self.excluded]
         if self.letters:
             document["letters"] = [astuple(letter) for letter in self.letters]
-        facts = json.dumps(document | self._facts_as_json())
+        try:
+            facts = json.dumps(document | self._facts_as_json())
+        except TypeError as error:
+            raise ConfigError(f"the metadata of a batch are not JSON: {error}") from error
         head = f'{{"version": {METADATA_VERSION}, "partitions": [{", ".join(self._partition_rows())}]'
         return f"{head}, {facts[1:]}" if facts != "{}" else f"{head}}}"
 

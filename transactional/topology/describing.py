@@ -14,6 +14,7 @@ from transactional.model.drawing.graph import STYLE, make_graph
 from transactional.model.drawing.rows import draw_wide
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.schema import Schema
+from transactional.model.user_code.stored_values import read_identity
 from transactional.topology.bolts.functions import BoltFunction
 from transactional.topology.stages import StagePlan, plan_stages
 from transactional.topology.steps import Step, plan_steps
@@ -70,7 +71,7 @@ def _describe_component(component: Component, plan: StagePlan, step: Step | None
     if step is not None:
         description["finishes"] = str(step)
     if component.state is not None:
-        description["state"] = {"kind": component.state.parts.declared.kind.value, **component.state.identity()}
+        description["state"] = {"kind": component.state.parts.declared.kind.value, **read_identity(component.state)}
     return description
 
 

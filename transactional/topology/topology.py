@@ -37,6 +37,7 @@ from transactional.model.names import (
 from transactional.model.plumbing.redaction import without_login
 from transactional.model.reading import StaticTable
 from transactional.model.schema import Schema
+from transactional.model.user_code.stored_values import read_identity
 from transactional.topology.bolts.bolts import Bolt
 from transactional.topology.bolts.following_bolt import FollowingBolt
 from transactional.topology.bolts.functions import BoltFunction, FunctionKind
@@ -320,7 +321,7 @@ class Topology:
         """Return what must stay the same for the stored progress to remain usable. The spout must be open, and sinks
         prepared: see `with_open_spout`."""
         fingerprint: dict[str, Any] = {
-            "spout": dict(self.spout.identity()),
+            "spout": read_identity(self.spout),
             "committers": self.committers_fingerprint(),
         }
         if sinks := self.sinks_fingerprint():
@@ -344,7 +345,7 @@ class Topology:
     def committers_fingerprint(self) -> dict[str, dict[str, Any]]:
         """Return the part of the fingerprint that needs no source: by committer, its table and the meaning of its
         rows."""
-        return {c.id: {**c.state.identity(), **_meaning(c)} for c in self.committers if c.state is not None}
+        return {c.id: {**read_identity(c.state), **_meaning(c)} for c in self.committers if c.state is not None}
 
     def _sink_fingerprint(self, name: str, sink: Sink) -> dict[str, Any]:
         """Return the target and form of a sink's records, and their fields, which every input of the sink has."""
@@ -356,7 +357,7 @@ class Topology:
             fields = self.output_of(grouping.source, grouping.stream)
             if isinstance(component.bolt, SinkBolt):
                 fields = fields_without(fields, component.bolt.hidden_fields)
-        return {**sink.identity(), "fields": str(sink.record_fields(fields))}
+        return {**read_identity(sink), "fields": str(sink.record_fields(fields))}
 
     @contextmanager
     def with_open_spout(self) -> Iterator[Topology]:

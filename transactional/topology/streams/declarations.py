@@ -12,6 +12,7 @@ from typing import Any
 from transactional.core.ports import Sink, State
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
+from transactional.model.user_code.stored_values import read_identity
 from transactional.topology.locations import table_of
 from transactional.topology.streams.graph import Persisted, Repartition, SinkEnd, StreamGraph, StreamNode
 from transactional.topology.wiring import check_id, check_parallelism
@@ -107,7 +108,7 @@ def check_state(operation: str, state: Any) -> None:
 
 def default_committer_id(state: State) -> str:
     """Return the last part of the name or path of the table of a state, as an id."""
-    identity = state.identity()
+    identity = read_identity(state)
     identity_values = [text for name, text in identity.items() if name not in ("key", "values", "kind")]
     name = identity.get("table") or identity_values[0].rstrip("/").rsplit("/", 1)[-1]
     return re.sub(r"[^\w.-]+", "-", name).strip("-") or "state"

@@ -26,6 +26,7 @@ from transactional.model.batch import BatchMetadata
 from transactional.model.errors import ConfigError
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.schema import Schema
+from transactional.model.user_code.stored_values import read_identity
 
 
 class SeveralSpouts(Spout):
@@ -85,7 +86,9 @@ class SeveralSpouts(Spout):
 
     def identity(self) -> Mapping[str, str]:
         """Return the identities of all spouts, with the name of the stream in front of each key."""
-        return {f"{name}.{key}": text for name, spout in self.spouts.items() for key, text in spout.identity().items()}
+        return {
+            f"{name}.{key}": text for name, spout in self.spouts.items() for key, text in read_identity(spout).items()
+        }
 
     def open(self) -> None:
         """Open the spouts, one after the other."""
