@@ -63,7 +63,7 @@ def published(parts: Parts) -> dict[str, list[Record]]:
     for program, branch, committed in _branches(parts, PUBLISHED):
         for row in _rows(program, branch, committed):
             for publishing in program.sinks:
-                topics[publishing.topic].append(publishing.record(row, branch.outputs))
+                topics[publishing.topic_of(row)].append(publishing.record(row, branch.outputs))
     return {topic: sorted(records) for topic, records in topics.items()}
 
 

@@ -8,10 +8,15 @@ from random import Random
 from typing import Any
 
 from tests.changes.kind import FIELDS, ONWARDS, PLAIN, SENT_FIELDS, Kind, add_field, retype
+from tests.changes.plain import END
 from tests.changes.program import Program
 from tests.changes.topics import Publishing
 
-SINK = {"sinks": (Publishing(),)}
+WORDS = tuple(f"{data}{n}-{end}" for data in ("web", "app", "shop", "orders") for n in range(2) for end in "ab")
+PLACES = ("x", "y", "z")
+ROUTED = Publishing("routed", "place", topics=(*PLACES, *WORDS, "old", END))
+"""A sink whose records go to the topic that the field `place` names; none names `old`."""
+SINK = {"sinks": (Publishing(), ROUTED)}
 TABLE_SINK = {"sinks": (Publishing(fields=(), is_table=True),)}
 OF_SINK, LEFT, RETARGETED = "sinks.", "is no longer part of the topology", "unsent"
 NEXT_RECORDS = "records have it from the next transaction on"
@@ -21,6 +26,14 @@ def _sink(**changed: Any) -> Callable[[Program, Random], Program]:
     def change(program: Program, random: Random) -> Program:
         first, *others = program.sinks
         return replace(program, sinks=(replace(first, **changed), *others))
+
+    return change
+
+
+def _routed(**changed: Any) -> Callable[[Program, Random], Program]:
+    def change(program: Program, random: Random) -> Program:
+        sinks = (replace(sink, **changed) if sink.name == ROUTED.name else sink for sink in program.sinks)
+        return replace(program, sinks=tuple(sinks))
 
     return change
 
@@ -91,6 +104,41 @@ SINK_KINDS = (
         "cluster: stored",
         for_good="TX404 has nothing of it",
         by_target=True,
+        program=SINK,
+        world="sinks",
+    ),
+    Kind("the order of a sink's `topics`", _routed(topics=ROUTED.topics[::-1]), program=SINK, world="sinks"),
+    Kind(
+        "a topic is added to a sink's `topics`",
+        _routed(topics=(*ROUTED.topics, "new")),
+        result="records may name it",
+        program=SINK,
+        world="sinks",
+    ),
+    Kind(
+        "a topic is removed from a sink's `topics`",
+        _routed(topics=tuple(topic for topic in ROUTED.topics if topic != "old")),
+        'topics.old: stored "listed", given nothing',
+        "a tuple that names it is a bad one",
+        unsent='topics.old: stored "listed", given nothing',
+        program=SINK,
+        world="sinks",
+    ),
+    Kind(
+        "the field that names the topics of a sink's records",
+        _routed(topic="word"),
+        'topic: stored "field place", given "field word"',
+        NEXT_RECORDS,
+        unsent=RETARGETED,
+        program=SINK,
+        world="sinks",
+    ),
+    Kind(
+        "several `topics` of a sink in place of one",
+        _sink(topic="place", topics=ROUTED.topics),
+        'given "field place"',
+        "the next transactions are sent there",
+        unsent=RETARGETED,
         program=SINK,
         world="sinks",
     ),

@@ -36,6 +36,12 @@ class Publishing:
     cluster: str = "memory"
     is_table: bool = False
     suffix: str = ""
+    topics: tuple[str, ...] = ()
+    """The topics that a field may name: a record is sent to the one that the field `topic` names."""
+
+    def topic_of(self, row: Mapping[str, Any]) -> str:
+        """The topic of a row in plain Python."""
+        return str(row[self.topic]) if self.topics else self.topic
 
     def record(self, row: Mapping[str, Any], every: Iterable[str]) -> Record:
         """The record of a row in plain Python; `every` are the fields of the stream."""
@@ -60,10 +66,10 @@ def _time(value: datetime) -> str:
 
 @dataclass
 class Topics:
-    """Published records by topic, each with its txid, and the position of each sink. Tables are in a folder."""
+    """Published records by topic and sink, each with its txid; the positions of sinks. Tables are in a folder."""
 
     folder: Path
-    records: dict[str, list[tuple[int, Record]]] = field(default_factory=dict)
+    records: dict[tuple[str, str], list[tuple[int, Record]]] = field(default_factory=dict)
     positions: dict[tuple[str, str], SinkPosition] = field(default_factory=dict)
     """By the name of the sink, and its cluster."""
     are_full: bool = False
@@ -78,10 +84,11 @@ class Topics:
 
     def contents(self) -> dict[str, list[Record]]:
         """The records of each topic and table, sorted. Raises `AssertionError` if transactions are out of order."""
-        for topic, records in self.records.items():
+        contents = dict[str, list[Record]]()
+        for (topic, sink), records in self.records.items():
             txids = [txid for txid, _ in records]
-            assert txids == sorted(txids), f"{topic}: {txids}"
-        contents = {topic: sorted(record for _, record in records) for topic, records in self.records.items()}
+            assert txids == sorted(txids), f"{topic} of {sink}: {txids}"
+            contents[topic] = sorted([*contents.get(topic, ()), *(record for _, record in records)])
         for path in self.folder.glob("*"):
             rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
             contents |= {path.stem: sorted(map(_table_row, rows))} if rows else {}
@@ -92,8 +99,10 @@ class TopicSink(KafkaSink):
     """Encodes as a `KafkaSink`, and publishes into memory."""
 
     def __init__(self, topics: Topics, publishing: Publishing) -> None:
-        value = JsonValue(*publishing.fields)
-        super().__init__("memory:9092", publishing.topic, key=publishing.key, value=value)
+        value, target = JsonValue(*publishing.fields), dict[str, Any](topic=publishing.topic)
+        if publishing.topics:
+            target = {"topics": publishing.topics, "topic_field": publishing.topic}
+        super().__init__("memory:9092", **target, key=publishing.key, value=value)
         self.world, self.name, self._cluster_id = topics, publishing.name, publishing.cluster
 
     def prepare(self) -> None:
@@ -118,7 +127,7 @@ class TopicSink(KafkaSink):
             txid = published.publication.attempt.txid
             for topic, key, value, *_ in split_records(published.records, self.topics[0]):
                 record = (key or b"").decode(), (value or b"").decode()
-                self.world.records.setdefault(topic, []).append((txid, record))
+                self.world.records.setdefault((topic, self.name), []).append((txid, record))
         self.world.positions[self.name, self._cluster_id] = SinkPosition(self.owner.store_id, group[-1].publication)
 
 

@@ -1,5 +1,7 @@
 """Leaders of one topology with two Kafka sinks, over the real relay, sink and rules, and over a Kafka of their own.
 
+One of the sinks has two topics.
+
 Everything runs in one thread. At each call of a client or of the store, a leader may die, or stand still while another
 one takes over and goes on; then it continues, which is what a suspended process does.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import fields, replace
@@ -21,7 +23,7 @@ import pytest
 from sinks.kafka import connection as kafka_connection
 from sinks.kafka import control, topics
 from sinks.kafka import sink as kafka_sink
-from sinks.kafka.record_encoding import KEY, VALUE
+from sinks.kafka.record_encoding import KEY, TOPIC, VALUE
 from sinks.kafka.sink import KafkaSink
 from tests.unit.runtime.publishing.kafka_model import STRANGER, FakeAdmin, FakeConsumer, FakeKafka, FakeProducer
 from tests.unit.runtime.publishing.simulated_rewind import rewind_simulated
@@ -42,6 +44,8 @@ from transactional.testing.memory_topology import MemoryTopology
 
 TOPOLOGY, STORE_ID = "simulated", "store"
 NAMES = ("alerts", "copy")
+TOPICS = {"alerts": ("alerts",), "copy": ("copy", "more")}
+"""By sink. The records of a transaction go to the topics of their sink in turns."""
 TRANSACTIONS = 8
 POINTS_MAX = 10_000
 RATES = {
@@ -72,7 +76,7 @@ class World:
         self.chance, self.depth = random.Random(seed), 0
         self.store = MemoryCoordinatorStore()
         self.kafka = FakeKafka(self.point, self.strikes)
-        self.kafka.topics = {name: [] for name in NAMES}
+        self.kafka.topics = {topic: [] for topics in TOPICS.values() for topic in topics}
         self.planned: dict[TransactionAttempt, dict[str, list[bytes]]] = {}
         """The values of each attempt, by sink."""
         self.points = 0
@@ -172,7 +176,7 @@ class World:
         """Note which records of rewound attempts are visible: from here on no others may become so."""
         rewound = [record.attempt for record in self.store.attempts(TOPOLOGY, limit=999) if record.phase == REWOUND]
         for name in NAMES:
-            visible = {entry.value for entry in self.kafka.visible(name)}
+            visible = {entry.value for topic in TOPICS[name] for entry in self.kafka.visible(topic)}
             self.rewound[name] |= {value for attempt in rewound for value in self.planned[attempt][name]} & visible
 
     def start_copy(self) -> None:
@@ -201,15 +205,15 @@ class World:
     def check(self) -> None:
         """Each record of a committed transaction is visible once, in order of txid, and behind all that was rewound."""
         attempts = sorted(self.store.attempts(TOPOLOGY, limit=999), key=lambda record: record.attempt.attempt_id)
-        for name in NAMES:
-            seen = [entry.value for entry in self.kafka.visible(name)]
+        for sink, number, topic in [(name, *place) for name in NAMES for place in enumerate(TOPICS[name])]:
+            seen = [entry.value for entry in self.kafka.visible(topic)]
             expected = [
                 value
                 for record in attempts
-                for value in self.planned[record.attempt][name]
-                if record.phase == COMMITTED or (record.phase == REWOUND and value in self.rewound[name])
+                for value in self.planned[record.attempt][sink][number :: len(TOPICS[sink])]
+                if record.phase == COMMITTED or (record.phase == REWOUND and value in self.rewound[sink])
             ]
-            assert seen == expected, f"{name}: {seen} instead of {expected}"
+            assert seen == expected, f"{topic}: {seen} instead of {expected}"
         assert all(not each.waiting for each in self.store.sinks(TOPOLOGY).values())
 
 
@@ -251,7 +255,7 @@ class Leader:
         record = AttemptRecord(attempt, "processing", EMPTY_BATCH, None, 0, 0, None, None, None, None)
         store.record_attempt(self.lease, record, forget_later=True)
         world.point("record commit")
-        outbox = {name: make_payload(of) for name, of in values.items() if of}
+        outbox = {name: make_payload(of, TOPICS[name]) for name, of in values.items() if of}
         times: Any = {"processed_at_ms": 0, "started_at_ms": 0, "at_ms": 0}
         store.record_commit(self.lease, attempt, EMPTY_BATCH, **times, outbox=outbox)
         world.point("commit recorded")
@@ -268,7 +272,10 @@ class Leader:
 
 def new_sinks() -> dict[str, KafkaSink]:
     """The sinks of one process."""
-    return {name: KafkaSink("broker:9092", name, value="value") for name in NAMES}
+    return {
+        "alerts": KafkaSink("broker:9092", *TOPICS["alerts"], value="value"),
+        "copy": KafkaSink("broker:9092", topics=TOPICS["copy"], topic_field="target", value="value"),
+    }
 
 
 def copy_topologies(topologies: Mapping[str, MemoryTopology]) -> dict[str, MemoryTopology]:
@@ -293,10 +300,11 @@ def release_lease(store: MemoryCoordinatorStore) -> None:
         store.release(Lease(TOPOLOGY, status[0].epoch, status[0].owner or "", Progress(), AttemptId(0)))
 
 
-def make_payload(values: list[bytes]) -> SinkRecords:
-    """The payload of records without keys."""
+def make_payload(values: list[bytes], topics: Sequence[str]) -> SinkRecords:
+    """The payload of records without keys, for topics in turns."""
     keys = pa.nulls(len(values), pa.binary())
-    return encode_payload(pa.table({KEY: keys, VALUE: pa.array(values, pa.binary())}), len(values))
+    named = {TOPIC: [topics[number % len(topics)] for number in range(len(values))]} if len(topics) > 1 else {}
+    return encode_payload(pa.table({KEY: keys, VALUE: pa.array(values, pa.binary()), **named}), len(values))
 
 
 class Forgetful(list[int]):

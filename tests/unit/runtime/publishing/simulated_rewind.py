@@ -19,7 +19,8 @@ def rewind_simulated(topology_id: str, sinks: Mapping[str, KafkaSink], store: An
 
 def build_topology(topology_id: str, sinks: Mapping[str, KafkaSink]) -> Topology:
     """The topology that a rewind is given: its sinks are all that matters."""
-    builder = TransactionalTopologyBuilder(topology_id, "rows", MemoryTransactionalSpout([[]], "value binary", take=1))
+    spout = MemoryTransactionalSpout([[]], "value binary, target string", take=1)
+    builder = TransactionalTopologyBuilder(topology_id, "rows", spout)
     for name, sink in sinks.items():
         builder.set_sink(name, sink).shuffle_grouping("rows")
     return builder.build()
