@@ -129,6 +129,10 @@ STORM_CLASSES: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("KafkaBolt", "TridentKafkaState", "TridentKafkaStateUpdater"), _import_statement("sinks", "KafkaSink")
     ),
+    **dict.fromkeys(
+        ("KafkaTopicSelector", "DefaultTopicSelector", "FieldNameTopicSelector", "FieldNameBasedTupleToKafkaMapper"),
+        'arguments of the sink: `KafkaSink(servers, topics=["a", "b"], topic_field="target", key="k")`',
+    ),
     # Trident
     "TridentTopology": _import_statement(_TRIDENT, "TridentTopology"),
     **dict.fromkeys(
