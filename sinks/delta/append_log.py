@@ -133,12 +133,14 @@ class AppendLog:
         protocol, metadata = table.protocol(), table.metadata()
         features, schema_json = list_protocol_features(protocol), table.schema().to_json()
         reader, writer = protocol.min_reader_version, protocol.min_writer_version
-        if not is_writable_protocol(reader, writer, features) or "delta.invariants" in schema_json:
+        has_invariants = '"delta.invariants"' in schema_json
+        if not is_writable_protocol(reader, writer, features) or has_invariants:
             feature_list = f" with the features {', '.join(sorted(features))}" if features else ""
+            invariants = ", and a column with an invariant" if has_invariants else ""
             raise TableUnfit(
-                f"Delta table {self.location} has protocol reader {reader}, writer {writer}{feature_list}; a DeltaSink "
-                "appends to tables of reader 1, writer 2: without deletion vectors, column mapping, constraints and "
-                "generated columns. Use another table, or drop the feature: ALTER TABLE … DROP FEATURE"
+                f"Delta table {self.location} has protocol reader {reader}, writer {writer}{feature_list}{invariants}; "
+                "a DeltaSink appends to tables of reader 1, writer 2: without deletion vectors, column mapping, "
+                "constraints and generated columns. Use another table, or drop the feature: ALTER TABLE … DROP FEATURE"
             )
         action = {
             "id": str(metadata.id),
@@ -198,11 +200,14 @@ class AppendLog:
     def write(self, version: int, actions: Sequence[Mapping[str, Any]]) -> None:
         """Write the entry of a Delta version, durably on a disk.
 
-        Raises `VersionTaken`, and `OSError`, after which the entry may exist.
+        Raises `VersionTaken`, also if the table was replaced by another one, and `OSError`, after which the entry may
+        exist.
         """
         try:
             if self.location.scheme == "file":
                 path = Path(self.location.uri, entry_path(version))
+                if version and not path.with_name(entry_name(version - 1)).exists():
+                    raise VersionTaken(f"{version - 1} is not there")
                 write_entry(path, actions, [])
                 sync([path.parent])
             else:
@@ -278,6 +283,15 @@ def check_owner(snapshot: TableSnapshot, owner: SinkOwner, location: DeltaLocati
             f"sink {owner.sink!r} of topology {owner.topology_id!r}: Delta table {location} belongs to the store with "
             f"the id {publisher.get('store')}; the store's id is {owner.store_id}. Nothing was published; restore the "
             "store that belongs to the table, or give the sink another table"
+        )
+
+
+def check_removal(snapshot: TableSnapshot, location: DeltaLocation) -> None:
+    """Raise `TableUnfit` if the table forbids that rows are taken out."""
+    if str(snapshot.metadata["configuration"].get("delta.appendOnly", "")).lower() == "true":
+        raise TableUnfit(
+            f"Delta table {location} has the property delta.appendOnly, so that a rewind can't take rows out of it; "
+            "nothing was removed. Rewind after ALTER TABLE … UNSET TBLPROPERTIES ('delta.appendOnly')"
         )
 
 

@@ -67,9 +67,21 @@ class SinkColumns:
                     "keeps its type; give the field another name, or use another table"
                 )
         for name, column in table_columns.items():
-            if not column.nullable and name not in self.table_schema.names:
-                raise SchemaMismatch(f"Delta table {table} has a column {name!r} that is NOT NULL, its stream lacks it")
+            if name != self.txid and _is_required(column):
+                problem = "may have NULL there" if name in self.table_schema.names else "lacks it"
+                raise SchemaMismatch(
+                    f"Delta table {table} has a column {name!r} that is NOT NULL or has such a field, and its stream "
+                    f"{problem}: ALTER TABLE … ALTER COLUMN … DROP NOT NULL, or use another table"
+                )
         return [column for column in self.table_schema if column.name not in table_columns]
+
+
+def _is_required(column: pa.Field) -> bool:
+    """True if a table refuses NULL in a column or within it. Keys of maps are never NULL."""
+    nested = column.type
+    if pa.types.is_map(nested):
+        return not column.nullable or _is_required(nested.item_field)
+    return not column.nullable or any(_is_required(nested.field(n)) for n in range(nested.num_fields))
 
 
 def _same_letters(names: Iterable[str]) -> str | None:

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from sinks.delta.append_log import AppendLog, TableSnapshot, VersionTaken, check_owner, unavailable
+from sinks.delta.append_log import AppendLog, TableSnapshot, VersionTaken, check_owner, check_removal, unavailable
 from sinks.delta.columns import SinkColumns
 from sinks.delta.compaction import FileMerger, Merge
 from sinks.delta.entries import entry, replacement_entry, with_columns, with_publisher
@@ -130,6 +130,7 @@ class DeltaPublisher:
                     if merge is None and not self._log.delete_after(snapshot, txid_column, txid):
                         continue
                     if merge is not None and merge.old:
+                        check_removal(snapshot, self.location)
                         actions = replacement_entry(snapshot, self.owner, merge, removes_rows=True)
                         self._log.write(snapshot.version + 1, actions)
                 except VersionTaken:

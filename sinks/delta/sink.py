@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from sinks.delta.append_log import AppendLog, check_owner, unavailable
+from sinks.delta.append_log import AppendLog, check_owner, check_removal, unavailable
 from sinks.delta.columns import SinkColumns
 from sinks.delta.partitioning import PartitionColumn, split_rows
 from sinks.delta.publisher import DeltaPublisher
@@ -148,6 +148,10 @@ class DeltaSink(Sink):
 
     def publish(self, group: Sequence[PublishedRecords]) -> None:
         self.publisher.publish(group)
+
+    def check_go_back(self) -> None:
+        if (snapshot := self._log.read()) is not None:
+            check_removal(snapshot, self.location)
 
     def go_back(self, txid: TxId, fence_id: AttemptId) -> None:
         self.open(replace(self.publisher.owner, fence_id=fence_id), has_published=True)

@@ -17,7 +17,9 @@ from sinks.delta import compaction
 from spouts import MemoryTransactionalSpout
 from tests.integration.sinks.appended_rows import make_appender
 from tests.integration.sinks.deaths import die_often
+from tests.unit.sinks.delta.leaders import Leader
 from transactional import RunSummary, TopologyConfig, run_topology
+from transactional.errors import SchemaMismatch
 from transactional.model.plumbing.pools import await_calls
 from transactional.trident import TridentTopology
 
@@ -87,6 +89,43 @@ def ids_on_disk(folder: Path) -> set[int]:
     """The ids in all data files below the folder of the table, whether they are part of it or not."""
     files = (path for path in (folder / "events").rglob("*.parquet") if "_delta_log" not in path.parts)
     return {id for path in files for id in parquet.ParquetFile(path).read(columns=["id"])["id"].to_pylist()}
+
+
+UNFIT_TABLES = {
+    "id BIGINT, txid BIGINT": {
+        "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')": "column mapping",
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')": "features .*deletionVectors",
+        "TBLPROPERTIES ('delta.enableRowTracking' = 'true')": "features .*rowTracking",
+        "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')": "has protocol .*writer",
+        "CLUSTER BY (id)": "features .*clustering",
+    },
+    "id BIGINT, twice BIGINT GENERATED ALWAYS AS (id * 2), txid BIGINT": {"": "has protocol .*writer"},
+    "id BIGINT, number BIGINT GENERATED ALWAYS AS IDENTITY, txid BIGINT": {"": "has protocol .*writer"},
+    "id BIGINT NOT NULL, txid BIGINT": {"": "a column 'id' that is NOT NULL"},
+}
+"""The refusals of tables that Spark has made, by columns and options."""
+
+
+@pytest.mark.spark
+@pytest.mark.long("Spark for some seconds; the unit tests write such entries of the log by hand")
+def test_tables_that_spark_has_made_are_refused_or_appended_to(spark: SparkSession, tmp_path: Path) -> None:
+    for number, (columns, refusals) in enumerate(UNFIT_TABLES.items()):
+        for option, message in refusals.items():
+            folder = tmp_path / f"{number}-{len(option)}"
+            spark.sql(f"CREATE TABLE delta.`{folder}/events` ({columns}) USING delta {option}")
+            with pytest.raises(SchemaMismatch, match=message):
+                Leader(folder, 1, fields="id long").open()
+    uri = f"{tmp_path}/plain/events"
+    spark.sql(f"CREATE TABLE delta.`{uri}` (id BIGINT) USING delta TBLPROPERTIES ('delta.appendOnly' = 'true')")
+    leader = Leader(tmp_path / "plain", 1, fields="id long").open()
+    leader.publish(leader.stage(1, 2))
+    spark.sql(f"ALTER TABLE delta.`{uri}` ADD COLUMN note STRING")
+    leader.publish(leader.stage(2, 3))
+    spark.sql(f"ALTER TABLE delta.`{uri}` ADD CONSTRAINT positive CHECK (id > 0)")
+    with pytest.raises(SchemaMismatch, match=r"has protocol .*constraints"):
+        leader.publish(leader.stage(3, 4))
+    rows = spark.read.format("delta").load(uri).toArrow().sort_by("id").to_pylist()
+    assert list(map(tuple, map(dict.values, rows))) == [(2, 1, None), (3, 2, None)]
 
 
 @pytest.mark.long("processes that are killed, six times; the unit tests have lost answers and earlier leaders")

@@ -203,6 +203,12 @@ class Sink(OverridesChecked, ABC):
         """
         raise ConfigError(f"a {self.kind} can't send records at least once")
 
+    def check_go_back(self) -> None:
+        """Raise `TableUnfit` if the target as it is does not let `go_back` take records away.
+
+        Called before a rewind changes anything, also on a sink that was never opened. Raises `OperatingError`.
+        """
+
     def go_back(self, txid: TxId, fence_id: AttemptId) -> None:
         """Take away what is published of later transactions than `txid`, as far as the target can, during a rewind.
 

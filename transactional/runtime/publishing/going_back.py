@@ -42,7 +42,8 @@ def check_sinks(topology: Topology, status: TopologyStatus) -> None:
 def preview_sinks(topology: Topology, store: CoordinatorStore, status: TopologyStatus, txid: TxId) -> list[SinkEffect]:
     """Describe what a rewind means for each sink. Positions of targets are read unless the topology is running.
 
-    Raises `StoreMismatch` if a target does not belong to the store, `SinkUnavailable`, `ConfigError`.
+    Raises `StoreMismatch` if a target does not belong to the store, `TableUnfit` if its records can't be taken out,
+    `SinkUnavailable`, `ConfigError`.
     """
     progress = store.sinks(topology.id)
     return [
@@ -92,6 +93,7 @@ def _effects(
         if sink is None:
             yield SinkEffect(f"{name}: {subject} stay in the target of this sink, which has left the topology")
         elif sink.can_go_back:
+            sink.check_go_back()
             yield SinkEffect(f"{name}: {subject} are taken out of {sink.target_name}")
         else:
             yield SinkEffect(
