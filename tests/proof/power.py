@@ -28,22 +28,38 @@ from tests.proof.crashing import LEASE_MS
 from tests.proof.effects import done_at_once
 from transactional import StateKind, Topology, TopologyConfig, TransactionalTopologyBuilder
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
+from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata
 from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.rewinding import rewind
 from transactional.runtime.executors.local import LocalExecutor
 
 WORDS = "abcabda"
+REWIND_TARGET = TxId(3)
 SINK_PROPERTIES = {"delta.checkpointInterval": "2", "delta.deletedFileRetentionDuration": "interval 0 seconds"}
 PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "2"}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What tables are written by: as a whole, file by file, as a log, by tasks (staged); in SQLite; and by a sink."""
+    """What tables are written by: as a whole, file by file, as a log, by tasks (staged); in SQLite; and by a sink.
+
+    The table of a "rewound sink" is taken back after its run, and the power is cut meanwhile.
+    """
 
     tables: str
     is_opaque: bool = True
     durability: str = "disk"
+
+    @property
+    def has_sink(self) -> bool:
+        """Whether the topology has a sink, and no states."""
+        return self.tables.endswith("sink")
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether the power is cut during a rewind."""
+        return self.tables == "rewound sink"
 
     def __str__(self) -> str:
         return f"{self.tables}, {'opaque' if self.is_opaque else 'transactional'}"
@@ -74,7 +90,7 @@ def build(setting: Setting, folder: Path, *, take: int = 1, told: int = -1) -> T
     spout = kind([[(word,) for word in WORDS]], fields="word string", take=take)
     spout.told = told
     builder = TransactionalTopologyBuilder("cut", "words", spout)
-    if setting.tables == "sink":
+    if setting.has_sink:
         builder.set_sink("events", DeltaSink(folder / "tables" / "events")).shuffle_grouping("words")
         return builder.build()
     of_state = StateKind.OPAQUE if setting.is_opaque else StateKind.TRANSACTIONAL
@@ -139,14 +155,20 @@ def committed(folder: Path) -> int:
         return max((int(status.committed_txid) for status in store.status("cut")), default=0)
 
 
-def check(setting: Setting, folder: Path) -> None:
-    """Both tables hold a plain count, exactly, and that of a sink each word once."""
-    if setting.tables == "sink":
+def go_back(setting: Setting, folder: Path) -> None:
+    """Take the topology back, or finish a rewind that was begun."""
+    with frequent_maintenance(setting), closing(SqlCoordinatorStore(f"sqlite:///{folder}/store.db")) as store:
+        rewind(build(setting, folder), store, REWIND_TARGET, owner="cut")
+
+
+def check(setting: Setting, folder: Path, words: str = WORDS) -> None:
+    """Both tables hold a plain count, exactly, and that of a sink each of `words` once."""
+    if setting.has_sink:
         try:
             appended = DeltaTable(str(folder / "tables" / "events")).to_pyarrow_table()["word"].to_pylist()
         except OSError as error:
             raise AssertionError("table events") from error
-        assert Counter(appended) == Counter(WORDS), "table events"
+        assert Counter(appended) == Counter(words), "table events"
         return
     for name in ("one", "other"):
         state: Any = build(setting, folder).component(name).state
@@ -157,4 +179,7 @@ def check(setting: Setting, folder: Path) -> None:
 if __name__ == "__main__":
     tables, opaque, durability, folder, told = sys.argv[1:]
     file = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    live(Setting(tables, opaque == "True", durability), Path(folder), told=file)
+    setting = Setting(tables, opaque == "True", durability)
+    live(setting, Path(folder), told=file)
+    if setting.goes_back:
+        go_back(setting, Path(folder))

@@ -34,11 +34,11 @@ from tests.proof.disk import (
     plain_cuts,
     read_calls,
 )
-from tests.proof.power import Setting, check, committed, live
+from tests.proof.power import REWIND_TARGET, WORDS, Setting, check, committed, go_back, live
 from transactional.errors import TransactionalError
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = [Setting(tables) for tables in ("small", "merge", "log", "staged", "sqlite", "sink")]
+SETTINGS = [Setting(tables) for tables in ("small", "merge", "log", "staged", "sqlite", "sink", "rewound sink")]
 SETTINGS += [Setting(tables, is_opaque=False) for tables in ("small", "log")]
 SUBSETS = 20
 PARTS = 8
@@ -79,7 +79,7 @@ class Recorded:
         disk, told = Disk(self.folder, forgets), 0
         for number, call in enumerate(self.calls):
             told += call.name == "write" and b"committed\n" in call.strings
-            if disk.apply(call):
+            if disk.apply(call) and (told == len(WORDS) or not self.setting.goes_back):
                 yield number, disk, told
 
     @functools.cached_property
@@ -92,7 +92,11 @@ class Recorded:
         shutil.rmtree(self.folder)
         self.folder.mkdir()
         lay_out(tree, self.folder)
-        assert committed(self.folder) >= told, f"{told} transactions were told as committed"
+        if self.setting.goes_back:
+            go_back(self.setting, self.folder)
+            check(self.setting, self.folder, WORDS[:REWIND_TARGET])
+        else:
+            assert committed(self.folder) >= told, f"{told} transactions were told as committed"
         live(self.setting, self.folder, take=2 if self.setting.is_opaque else 1)
         check(self.setting, self.folder)
 
@@ -194,7 +198,7 @@ def one_of_each_kind(run: Recorded, chance: Random) -> Mapping[int, list[str]]:
 
 @pytest.mark.sample
 @pytest.mark.long("tests/integration/delta/test_syncing.py")
-@pytest.mark.parametrize("setting", SETTINGS[:6], ids=str)
+@pytest.mark.parametrize("setting", SETTINGS[:7], ids=str)
 def test_a_power_cut_of_each_kind(setting: Setting, recorded: Record, cut_counts: CutCounts, seed: int) -> None:
     run, chance = recorded(setting), Random(f"{seed} {setting}")
     chosen = one_of_each_kind(run, chance)
@@ -229,6 +233,8 @@ PLANTED: list[tuple[str, str, Callable[[str], bool]]] = [
     ("sink", "the folder of run files", lambda path: path.endswith("/_runs")),
     ("sink", "a merged file", lambda path: "/compacted-" in path),
     ("sink", "an entry", lambda path: "_commit_" in path),
+    ("rewound sink", "a divided file", lambda path: "/compacted-" in path),
+    ("rewound sink", "an entry", lambda path: "_commit_" in path),
     ("sqlite", "a state's log", lambda path: path.endswith("one.db-wal")),
 ]
 
