@@ -22,6 +22,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from state.delta.log.entries import entries_between
 from state.delta.log.log import (
     CHECKPOINT_INTERVAL,
     ENTRY,
@@ -31,7 +32,7 @@ from state.delta.log.log import (
     entry_path,
     table_exists,
 )
-from state.delta.log.torn import find_torn_files, set_aside
+from state.delta.log.torn import TornFile, find_torn_files, set_aside
 from state.delta.tables.storage import can_create, create
 from state.delta.tables.table import (
     DeltaLocation,
@@ -123,7 +124,16 @@ class AppendLog:
 
         Raises `TableUnfit`, `OperatingError`.
         """
-        return str(self._load_intact().metadata().id) if table_exists(self.location) else None
+        if not table_exists(self.location):
+            return None
+        try:
+            return str(load_table(self.location).metadata().id)
+        except OperatingError:
+            if not self.find_torn_checkpoints():
+                raise
+        names = [path.name for path in Path(self.location.uri, LOG_FOLDER).iterdir() if ENTRY.fullmatch(path.name)]
+        entries = entries_between(self.location, int(min(names)[:20]) - 1, int(max(names)[:20]))
+        return next((entry.table_id for entry in reversed(entries) if entry.table_id), None)
 
     def read(self) -> TableSnapshot | None:
         """Read the newest version; None if there is no table. Raises `TableUnfit`, `OperatingError`."""
@@ -161,13 +171,17 @@ class AppendLog:
         try:
             return load_table(self.location)
         except OperatingError:
-            torn = find_torn_files(Path(self.location.uri)) if self.location.scheme == "file" else []
-            if not torn or any(ENTRY.fullmatch(file.path.name) for file in torn):
+            if not (torn := self.find_torn_checkpoints()):
                 raise
             set_aside(torn)
             reasons = "; ".join(f"{file.path.name}: {file.reason}" for file in torn)
             _log.warning("Delta table %s: files of its log were torn, and are set aside: %s", self.location, reasons)
         return load_table(self.location)
+
+    def find_torn_checkpoints(self) -> list[TornFile]:
+        """Return the torn files of the log, if its entries are intact and enough without them. Raises `OSError`."""
+        torn = find_torn_files(Path(self.location.uri)) if self.location.scheme == "file" else []
+        return [] if any(ENTRY.fullmatch(file.path.name) for file in torn) else torn
 
     def create_table(self, columns: pa.Schema, partition_columns: Sequence[str], properties: Mapping[str, str]) -> None:
         """Create the table, unless there is one. Raises `ConfigError`, `OSError`."""

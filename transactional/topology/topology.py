@@ -360,7 +360,7 @@ class Topology:
         return {**read_identity(sink), "fields": str(sink.record_fields(fields))}
 
     @contextmanager
-    def with_open_spout(self) -> Iterator[Topology]:
+    def with_open_spout(self, *, prepares_sinks: bool = True) -> Iterator[Topology]:
         """Yield this topology with a copy of its spout, which is open meanwhile, and with prepared sinks.
 
         It is for callers that examine the source, or need the fingerprint, outside of a run. Raises what `Spout.open`
@@ -369,7 +369,7 @@ class Topology:
         copy = replace(self, spout=self.spout.copy_unopened())
         try:
             copy.spout.open()
-            for sink in (*copy.sinks.values(), *copy.sending_sinks.values()):
+            for sink in (*copy.sinks.values(), *copy.sending_sinks.values()) if prepares_sinks else ():
                 sink.prepare()
             yield copy
         finally:

@@ -112,7 +112,7 @@ def test_each_record_of_a_committed_transaction_is_published_once(bootstrap: str
     report = check_sinks(store_url, topology.id, topics)
     assert (report.findings, report.notes, notes) == ((), (), [])
     assert report.checked == {"published records": 14}
-    assert {risk.problem for risk in examine_sinks(topology)} == {Problem.SINK_AT_RISK}
+    assert {risk.problem for risk in examine_sinks(topology, None)} == {Problem.SINK_AT_RISK}
     producer = Producer({"bootstrap.servers": bootstrap})
     newest = visible_records(bootstrap, topic, 1)[-1]
     headers: Headers = [("txid", str(newest.txid)), ("attempt", str(newest.attempt_id))]

@@ -62,6 +62,8 @@ class Problem(StrEnum):
     """The source ends before what was read."""
     SOURCE_UNAVAILABLE = "source-unavailable"
     """The source does not respond, or can't be opened."""
+    SINK_UNREADABLE = "sink-unreadable"
+    """The target of a sink does not respond, can't be read, or is not what the sink can publish to."""
     SINK_AT_RISK = "sink-at-risk"
     """The settings of a sink's target allow it to lose what is published, which is no fault yet."""
 

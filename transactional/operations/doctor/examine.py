@@ -39,13 +39,19 @@ def examine(topology: Topology, store: StoreReader, store_url: str | None = None
     """
     status = read_status(topology, store)
     if status is None or store_url is None:
-        source = examine_source(topology, store, status)
-        return [*examine_tables(topology, store, status), *source, *examine_sinks(topology)]
+        return [*examine_tables(topology, store, status), *_examine_ends(topology, store, status)]
     diagnoses = [*examine_store(topology, store, store_url), *examine_tables(topology, store, status)]
     ill_components = {diagnosis.component for diagnosis in diagnoses if not diagnosis.is_harmless}
     if not any(diagnosis.problem is Problem.STORE_BROKEN for diagnosis in diagnoses):
         diagnoses += examine_logs(topology, store_url, ill_components)
-    return [*diagnoses, *examine_source(topology, store, status), *examine_sinks(topology)]
+    return [*diagnoses, *_examine_ends(topology, store, status)]
+
+
+def _examine_ends(topology: Topology, store: StoreReader, status: TopologyStatus | None) -> list[Diagnosis]:
+    """Return what is wrong with the source and with the targets of sinks. Without these there is no fingerprint."""
+    sink_diagnoses = list(examine_sinks(topology, status))
+    has_sinks = all(diagnosis.problem is not Problem.SINK_UNREADABLE for diagnosis in sink_diagnoses)
+    return [*examine_source(topology, store, status, has_sinks=has_sinks), *sink_diagnoses]
 
 
 def read_status(topology: Topology, store: StoreReader) -> TopologyStatus | None:

@@ -1,4 +1,7 @@
-"""Examines the targets of sinks: their settings, and topics and tables as the independent checker sees them."""
+"""Examines the targets of sinks: whether they can be read, and their settings.
+
+Lists the topics and tables that the independent checker reads.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from collections.abc import Iterator
 
 from transactional.core.ports import SinkAddress
 from transactional.core.ports.examining import Diagnosis, Problem
-from transactional.model.errors import ConfigError, OperatingError
+from transactional.core.store import TopologyStatus
+from transactional.model.errors import TransactionalError
+from transactional.model.names import SINK_TABLE, SINKS
 from transactional.topology.topology import Topology
 from verifier.sinks.tables import AppendedTable
 from verifier.sinks.topics import CheckedTopic
@@ -23,17 +28,29 @@ _REMEDY = (
 )
 
 
-def examine_sinks(topology: Topology) -> Iterator[Diagnosis]:
-    """Yield the settings with which the targets of sinks may lose what is published. None of them is a fault."""
-    known_risks = set[str]()
+_UNREADABLE_REMEDY = (
+    "no run can publish to it before it can be read: make sure that it can be reached, or restore it from a backup"
+)
+_MISSING_REMEDY = (
+    "put the table back with its folder, or declare the place to which it was moved; `transactional sinks drop` lets "
+    "the sink begin with another one"
+)
+
+
+def examine_sinks(topology: Topology, status: TopologyStatus | None) -> Iterator[Diagnosis]:
+    """Yield what is wrong with the targets of sinks, and the harmless settings with which they may lose records."""
+    known_risks, stored_sinks = set[str](), {} if status is None else status.fingerprint.get(SINKS, {})
     for name, sink in topology.sinks.items():
         sink_name = f"sink {name!r}"
         try:
             risks = [risk for risk in sink.risks(topology.id) if risk not in known_risks]
-        except (ConfigError, OperatingError) as error:
-            remedy = "make sure that its target can be reached, and try again"
-            yield Diagnosis(Problem.SINK_AT_RISK, sink_name, f"it can't be examined: {error}", remedy, is_harmless=True)
+            sink.prepare()
+        except TransactionalError as error:
+            yield Diagnosis(Problem.SINK_UNREADABLE, sink_name, str(error), _UNREADABLE_REMEDY)
             continue
+        if (table_id := stored_sinks.get(name, {}).get(SINK_TABLE)) and SINK_TABLE not in sink.identity():
+            problem = f"there is no {sink.target_name}, and the store knows one with the id {table_id}"
+            yield Diagnosis(Problem.TABLE_MISSING, sink_name, problem, _MISSING_REMEDY)
         known_risks.update(risks)
         if risks:
             address = sink.address()

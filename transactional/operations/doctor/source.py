@@ -24,8 +24,13 @@ def committed_batch(store: StoreReader, topology: Topology) -> BatchMetadata:
     return EMPTY_BATCH
 
 
-def examine_source(topology: Topology, store: StoreReader, status: TopologyStatus | None) -> Iterator[Diagnosis]:
-    """Yield what is wrong with the source, and with the topology's fingerprint, which is computed from the source."""
+def examine_source(
+    topology: Topology, store: StoreReader, status: TopologyStatus | None, *, has_sinks: bool
+) -> Iterator[Diagnosis]:
+    """Yield what is wrong with the source, and with the topology's fingerprint, which is computed from the source.
+
+    Without `has_sinks` the targets of the sinks can't be read, so the fingerprint is not examined.
+    """
     if status is None or not status.committed_txid:
         return
     batch = committed_batch(store, topology)
@@ -37,8 +42,9 @@ def examine_source(topology: Topology, store: StoreReader, status: TopologyStatu
         )
         positions = list(_examine_positions(topology.spout, batch, held_ranges, source))
         yield from positions
-        with topology.with_open_spout() as examined:
-            yield from _examine_fingerprint(examined, store, status)
+        with topology.with_open_spout(prepares_sinks=has_sinks) as examined:
+            if has_sinks:
+                yield from _examine_fingerprint(examined, store, status)
             is_unknown = not batch.ranges.keys() <= held_ranges.keys()
             is_queue = topology.spout.parts.messages.is_acked  # it does not hold what it handed out
             if is_unknown and not positions and not is_queue:

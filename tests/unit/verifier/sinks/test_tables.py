@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from sinks import DeltaSink
 from spouts import MemoryTransactionalSpout
 from transactional import Topology, TopologyConfig, run_topology
 from transactional.core.ports.examining import Problem
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.plumbing.pools import await_calls
+from transactional.operations.doctor.examine import examine
 from transactional.operations.doctor.sinks import appended_tables, examine_sinks
 from transactional.trident import TridentTopology
 from verifier.evidence.delta_log import read_log
@@ -57,7 +60,7 @@ def test_rows_of_others_and_rows_that_others_have_deleted_are_named(folder: Path
     uri = str(folder / "events")
     report = verify(folder)
     assert (report.findings, report.notes, report.checked) == ((), (), {"appended rows": 10})
-    assert list(examine_sinks(build(folder))) == []
+    assert list(examine_sinks(build(folder), None)) == []
     DeltaTable(uri).optimize.compact()
     DeltaTable(uri).delete("n = 5")
     report = verify(folder)
@@ -65,7 +68,7 @@ def test_rows_of_others_and_rows_that_others_have_deleted_are_named(folder: Path
     assert report.notes == (
         "table of sink 'events': 1 rows of 1 transactions, such as 2, were removed by Delta version 6 (DELETE)",
     )
-    [diagnosis] = examine_sinks(build(folder))
+    [diagnosis] = examine_sinks(build(folder), None)
     assert (diagnosis.problem, diagnosis.is_harmless) == (Problem.SINK_AT_RISK, True)
     assert diagnosis.what == f"Delta version 6 (DELETE) is not the sink's, and has removed rows from Delta table {uri}"
     assert "the deletion of a person's rows" in diagnosis.remedy
@@ -76,6 +79,54 @@ def test_rows_of_others_and_rows_that_others_have_deleted_are_named(folder: Path
         Kind.TABLE_AHEAD: 1,
         Kind.WRONG_PUBLICATION: 1,
     }
+
+
+def damage_entry(log: Path) -> None:
+    max(log.glob("*.json")).write_text("{garbage")
+
+
+def empty_entry(log: Path) -> None:
+    max(log.glob("*.json")).write_text("")
+
+
+def damage_checkpoint(log: Path) -> None:
+    DeltaTable(str(log.parent)).create_checkpoint()
+    [checkpoint] = log.glob("*.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    for entry in sorted(log.glob("*.json"))[:-1]:
+        entry.unlink()
+
+
+def tear_checkpoint(log: Path) -> None:
+    DeltaTable(str(log.parent)).create_checkpoint()
+    [checkpoint] = log.glob("*.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+
+
+def remove_table(log: Path) -> None:
+    shutil.rmtree(log.parent)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem", "message", "is_harmless"),
+    [
+        (damage_entry, Problem.SINK_UNREADABLE, "events can't be opened", False),
+        (empty_entry, Problem.SINK_UNREADABLE, "has no byte, so what Delta version 4 has changed is lost", False),
+        (damage_checkpoint, Problem.SINK_UNREADABLE, "events can't be opened", False),
+        (remove_table, Problem.TABLE_MISSING, "there is no Delta table", False),
+        (tear_checkpoint, Problem.SINK_AT_RISK, "are torn, and the next run sets them aside", True),
+    ],
+)
+def test_the_doctor_names_a_table_that_can_not_be_read(
+    folder: Path, damage: Callable[[Path], None], problem: Problem, message: str, *, is_harmless: bool
+) -> None:
+    damage(folder / "events" / "_delta_log")
+    before = sorted(folder.rglob("*"))
+    with closing(SqlCoordinatorStore(f"sqlite:///{folder}/store.db")) as store:
+        [diagnosis] = examine(build(folder), store)
+    assert (diagnosis.problem, diagnosis.where, diagnosis.is_harmless) == (problem, "sink 'events'", is_harmless)
+    assert message in diagnosis.what
+    assert sorted(folder.rglob("*")) == before, "nothing is changed"
 
 
 def test_a_lost_file_and_lost_rows_are_found(folder: Path) -> None:
