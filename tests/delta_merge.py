@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from state.delta.tables.sql import DATA_FUSION, Dialect, combined_sql
+from state.delta.tables.sql import DATA_FUSION, Dialect, build_combine_sql
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_HORIZONS, ExpiryHorizons
 from transactional.model.attempt import TxId
@@ -79,10 +79,12 @@ def merge_clauses(
 
     def combined(value: str) -> str:
         partial, type_ = f"s.{quoted(value)}", columns.values[value].type
-        return combined_sql(combine[value], _unless(begins_anew, before[value]), partial, type_, dialect)
+        return build_combine_sql(combine[value], _unless(begins_anew, before[value]), partial, type_, dialect)
 
     expiry = before.get(columns.expires or "", f"t.{quoted(columns.expires or '')}")
-    begins_anew, is_past = (dialect.has_expired(expiry, horizon) for horizon in (horizons.current, horizons.previous))
+    begins_anew, is_past = (
+        dialect.expired_condition(expiry, horizon) for horizon in (horizons.current, horizons.previous)
+    )
     before_txid = f"CASE WHEN {own} THEN {prev_txid} ELSE t.{quoted(columns.txid)} END"
     is_forgotten, is_deleted = f"{own} AND {prev_txid} IS NULL", None
     came, alive = dict[str, str](), dict[str, str]()
@@ -100,7 +102,7 @@ def merge_clauses(
             is_deleted = f"s.{quoted(columns.deleted)} AND ({before_txid}) IS NULL"
         if removes:
             is_forgotten = f"({is_forgotten}) OR ({is_past})"
-    same = (f"(t.{quoted(k)} {dialect.same} s.{quoted(k)})" for k in columns.key.names)
+    same = (f"(t.{quoted(k)} {dialect.null_safe_equals} s.{quoted(k)})" for k in columns.key.names)
     return MergeClauses(
         condition=" AND ".join(same) or "true",
         matched={

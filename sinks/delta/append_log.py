@@ -33,7 +33,7 @@ from state.delta.log.log import (
     table_exists,
 )
 from state.delta.log.torn import TornFile, find_torn_files, set_aside
-from state.delta.tables.storage import can_create, create
+from state.delta.tables.storage import can_create_exclusively, create_object
 from state.delta.tables.table import (
     DeltaLocation,
     is_writable_protocol,
@@ -113,7 +113,7 @@ class AppendLog:
 
     def check_location(self) -> None:
         """Raise `ConfigError` for a storage in which two writers can't be kept apart."""
-        if not can_create(open_storage(self.location)):
+        if not can_create_exclusively(open_storage(self.location)):
             raise ConfigError(
                 f"a DeltaSink can't write to {self.location}: two writers could overwrite each other there; use a "
                 "disk, S3, Azure or Google Cloud Storage"
@@ -226,7 +226,7 @@ class AppendLog:
                 sync([path.parent])
             else:
                 lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
-                create(open_storage(self.location), entry_path(version), lines.encode())
+                create_object(open_storage(self.location), entry_path(version), lines.encode())
         except FileExistsError:
             raise VersionTaken(str(version)) from None
         except OSError:

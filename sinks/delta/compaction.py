@@ -24,7 +24,7 @@ from pyarrow import parquet
 from sinks.delta.run_files import RunFiles, attempt_of
 from state.delta.log.entries import entries_between
 from state.delta.tables.data_files import footer_statistics, table_writer, with_all
-from state.delta.tables.storage import delete, open_parquet
+from state.delta.tables.storage import delete_files, open_parquet
 from state.delta.tables.table import DeltaLocation, open_storage
 from transactional.model.attempt import AttemptId, TxId
 
@@ -179,7 +179,7 @@ class FileMerger:
 
     def discard(self, merge: Merge) -> None:
         """Delete the new files of a merge that has not become part of the table. Raises `OSError`."""
-        delete(open_storage(self._files.location), [file.path for file in merge.new])
+        delete_files(open_storage(self._files.location), [file.path for file in merge.new])
 
     def _merge(self, group: Sequence[TableFile], schema: pa.Schema, condition: pc.Expression | None = None) -> NewFile:
         """Write the rows of files, which meet a condition if there is one, to a new file."""

@@ -19,9 +19,9 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
 from sinks.delta.append_log import AppendLog
 from sinks.delta.compaction import compacted_attempt
 from sinks.delta.run_files import RUNS_FOLDER, attempt_of
-from state.delta.log.files import retention_s
+from state.delta.log.files import parse_retention_s
 from state.delta.log.log import ENTRY, LOG_FOLDER, WHOLE_CHECKPOINT, entry_path
-from state.delta.tables.storage import delete
+from state.delta.tables.storage import delete_files
 from state.delta.tables.table import open_storage
 from transactional.model.attempt import AttemptId
 
@@ -32,7 +32,7 @@ def sweep(log: AppendLog, first_unsettled: AttemptId) -> list[str]:
     Raises `OSError`, `OperatingError`.
     """
     due = find_due_files(log, first_unsettled)
-    delete(open_storage(log.location), due)
+    delete_files(open_storage(log.location), due)
     return due
 
 
@@ -45,7 +45,9 @@ def find_due_files(log: AppendLog, first_unsettled: AttemptId) -> list[str]:
     live = {*pa.table(table.get_add_actions())["path"].to_pylist()}
     log_files = {file.base_name: file for file in list_files(storage, LOG_FOLDER)}
     newest_s = max((_modified_s(file) for name, file in log_files.items() if ENTRY.fullmatch(name)), default=0.0)
-    old_s = newest_s - retention_s(str(table.metadata().configuration.get("delta.deletedFileRetentionDuration", "")))
+    old_s = newest_s - parse_retention_s(
+        str(table.metadata().configuration.get("delta.deletedFileRetentionDuration", ""))
+    )
     due = [path for path, file in own_files.items() if path not in live and _modified_s(file) < old_s]
     if due:
         removed_lately = paths_removed_since(storage, log_files, old_s)

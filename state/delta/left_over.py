@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from state.delta.tables.staging import STAGED_FOLDER, attempt_of
+from state.delta.tables.staging import STAGED_FOLDER, parse_staged_attempt
 from transactional.model.attempt import AttemptId, TransactionAttempt
 
 _IN_TIME = "nothing: the topology deletes them, one delta.deletedFileRetentionDuration after it has noticed them"
@@ -26,7 +26,7 @@ def left_over(home: Path, live: Collection[str], version: AttemptId | None) -> I
     """Yield the staged files that are not live, in groups. `version` is the table's last attempt. Raises `OSError`."""
     folder = home / STAGED_FOLDER
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    staged = {name: attempt_of(f"{STAGED_FOLDER}/{name}") for name in names}
+    staged = {name: parse_staged_attempt(f"{STAGED_FOLDER}/{name}") for name in names}
     unused = {
         name: attempt
         for name, attempt in staged.items()

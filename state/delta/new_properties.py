@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from state.delta.log.files import interval_s
+from state.delta.log.files import parse_interval_s
 from state.delta.tables.table import DEFAULT_PROPERTIES, check_properties
 from transactional.model.errors import ConfigError
 from transactional.model.names import LOG_COMMITS_PROPERTY
@@ -73,7 +73,7 @@ def _check_property(name: str, text: str, table: str) -> None:
     if name != proper_name:
         raise ConfigError(f"state {table}: the property {name} is written {proper_name}")
     pattern, words = _ALLOWED.get(proper_name, ("", ""))
-    if proper_name in _INTERVALS and interval_s(text) is None:
+    if proper_name in _INTERVALS and parse_interval_s(text) is None:
         pattern, words = r"(?!)", "an interval, such as 'interval 2 days'"
     if pattern and not re.fullmatch(pattern, text, re.IGNORECASE):
         raise ConfigError(f"state {table}: the property {name} is {text!r}; it has to be {words}")
@@ -81,7 +81,7 @@ def _check_property(name: str, text: str, table: str) -> None:
 
 def _check_retention(properties: Mapping[str, str], table: str) -> None:
     log, files = properties[_LOG_RETENTION], properties[_FILE_RETENTION]
-    if (interval_s(log) or 0) < (interval_s(files) or 0):
+    if (parse_interval_s(log) or 0) < (parse_interval_s(files) or 0):
         raise ConfigError(
             f"state {table} would keep its log for {log!r} and removed files for {files!r}, and Spark reads no table "
             f"whose log is kept for less time than removed files: set {_LOG_RETENTION} to {files!r} or more, or "

@@ -14,7 +14,7 @@ from state.delta.open_table import OpenTable
 from state.delta.opening import has_log_layout, set_torn_files_aside
 from state.delta.segments.log_layout import LogLayout
 from state.delta.tables.scratch import SCRATCH_BYTES, FileScratch
-from state.delta.tables.staging import FileStager, is_plain
+from state.delta.tables.staging import FileStager, is_unescaped_column
 from state.delta.tables.table import DeltaLocation, unreadable_table_error
 from state.delta.task_state import DeltaTaskState
 from state.table_state import TableState
@@ -150,7 +150,7 @@ class DeltaStaging(Staging):
         is_on_disk = not self.state.location.is_catalog_name and self.state.location.scheme == "file"
         if not is_on_disk or not self.state.declared.are_complete:
             return None
-        if not is_plain(self.state.declared.columns.txid):
+        if not is_unescaped_column(self.state.declared.columns.txid):
             return None
         try:
             return self.state.log_layout or (

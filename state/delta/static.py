@@ -1,4 +1,4 @@
-"""`StaticDeltaTable`: a Delta table that others write, looked up at the version that a batch has recorded."""
+"""Looks up rows in a Delta table that others write, at the version that a batch has recorded."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from transactional.model.reading import StaticTable
 from transactional.model.schema import Field, Schema
 
 CACHED_ROWS_MAX = 1_000_000
-"""A process keeps the columns of a table of this size, in one version."""
+"""Largest number of rows of a table version that a process caches."""
 CACHED_VERSIONS = 4
 
 
 class StaticDeltaTable(StaticTable):
-    """A Delta table of others, for `TridentTopology.static_state`.
+    """A Delta table that others write, for `TridentTopology.static_state`.
 
-    `key` are the columns by which it is looked up, `values` those that are appended, with their types, as in
+    `key` has the columns to look rows up by, `values` those that are appended, with their types, as in
     `StaticDeltaTable("tables/users", key="id string", values="name string, country string")`. `storage_options` are
     delta-rs' own. A version is read as long as the table keeps its files: `delta.deletedFileRetentionDuration`.
     """
@@ -54,7 +54,7 @@ class StaticDeltaTable(StaticTable):
 
     @property
     def key(self) -> Schema:
-        """The columns by which it is looked up."""
+        """The columns to look rows up by."""
         return self._key
 
     @property

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import state.delta.write.loaded_table
 from state.delta.state import DeltaMapState
-from state.delta.tables.sql import SPARK_SQL, visible_rows
+from state.delta.tables.sql import SPARK_SQL, select_visible_rows
 from state.memory import MemoryMapState
 from state.redis.registration import keys_of
 from state.redis.state import RedisMapState
@@ -208,7 +208,11 @@ def test_every_form_of_the_rule(form: str, case: Case, tmp_path: Path, monkeypat
 def test_the_rule_as_spark_reads_it(case: Case, tmp_path: Path, spark: SparkSession) -> None:
     in_delta(tmp_path, case)
     columns = DeltaMapState("t", "key string", "value long", deletes=case.deletes).declared.columns
-    read = spark.sql(visible_rows(columns, TxId(TXID), SPARK_SQL, f"delta.`{tmp_path / 't'}`")).toArrow().to_pylist()
+    read = (
+        spark.sql(select_visible_rows(columns, TxId(TXID), SPARK_SQL, f"delta.`{tmp_path / 't'}`"))
+        .toArrow()
+        .to_pylist()
+    )
     assert case.does is None or {row["key"]: row["value"] for row in read} == case.seen
 
 

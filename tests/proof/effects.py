@@ -255,7 +255,7 @@ def numbered_delta(effects: Effects, folder: Path, *, merges: bool, apart: bool)
         wrap(patch, DeltaTable, "vacuum", lambda table: name_of(table.table_uri))
         # No Delta commits: one may be under way meanwhile, in the thread of the commit phase, and is counted there.
         wrap(patch, FileStager, "stage", lambda stager: stager.folder.name, commits=False)
-        wrap(patch, FileStager, "stage_all", lambda stager: stager.folder.name, commits=False)
+        wrap(patch, FileStager, "stage_batches", lambda stager: stager.folder.name, commits=False)
         wrap(patch, FileScratch, "write", lambda scratch: scratch.folder.name, commits=False)
         wrap(patch, FileScratch, "remove", lambda scratch: scratch.folder.name, commits=False)
         patch.setattr(BackgroundCompaction, "start", compact_at_once)

@@ -17,7 +17,7 @@ from state.delta.read.table_reader import TableReader
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.lookup import EVERY_TXID, Files, SegmentCopies, with_keys
 from state.delta.tables.ranges import TimeRange
-from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, visible_rows
+from state.delta.tables.sql import DATA_FUSION, Dialect, select_range, select_unexpired_rows, select_visible_rows
 from state.delta.tables.table import unreadable_table_error
 from state.delta.write.change import visible
 from state.delta.write.loaded_table import LoadedTable
@@ -44,7 +44,7 @@ class MergedReader(TableReader):
         schema = self.columns.row_schema
         if (stored := self.loaded.current.rows) is not None:
             return select(visible(stored, self.columns, end_txid).cast(schema))
-        return self._run_query(visible_rows(self.columns, end_txid, DATA_FUSION), select)
+        return self._run_query(select_visible_rows(self.columns, end_txid, DATA_FUSION), select)
 
     def rows_between(self, end_txid: TxId, column: str, start: int | None, end: int) -> pa.Table:
         """Return the rows with `start < column <= end`."""
@@ -58,8 +58,8 @@ class MergedReader(TableReader):
         stored = self._read_range(time_range, read)
         if stored is not None:
             return visible(stored, self.columns, end_txid).cast(self.columns.row_schema)
-        query = visible_rows(self.columns, end_txid, DATA_FUSION)
-        return self._run_query(in_range(query, self.columns, DATA_FUSION, column, start, end))
+        query = select_visible_rows(self.columns, end_txid, DATA_FUSION)
+        return self._run_query(select_range(query, self.columns, DATA_FUSION, column, start, end))
 
     def count_between(self, column: str, start: int | None, end: int) -> int:
         """Return the number of stored rows with `start < column <= end`."""
@@ -130,5 +130,5 @@ class MergedReader(TableReader):
 
     def make_view_query(self, end_txid: TxId | None, dialect: Dialect, source: str) -> str:
         """Return a query for key and value columns (see `TableReader.make_view_query`)."""
-        query = visible_rows(self.columns, end_txid, dialect, source)
-        return alive_view(query, self.columns, dialect, self.horizon_for(end_txid))
+        query = select_visible_rows(self.columns, end_txid, dialect, source)
+        return select_unexpired_rows(query, self.columns, dialect, self.horizon_for(end_txid))

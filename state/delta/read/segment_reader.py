@@ -10,7 +10,7 @@ from state.delta.read.stored_segments import StoredSegments
 from state.delta.read.table_reader import TableReader
 from state.delta.segments.log_layout import Segment, SegmentQuery, join_settings
 from state.delta.tables.lookup import SegmentCopies, measure_bounds, newest_rows, with_keys
-from state.delta.tables.sql import Dialect, alive_view
+from state.delta.tables.sql import Dialect, select_unexpired_rows
 from state.delta.write.loaded_table import LoadedTable
 from state.rows.sums import SumBounds
 from transactional.model.attempt import TxId
@@ -78,7 +78,7 @@ class SegmentReader(TableReader):
             )
         condition = "" if end_txid is None else f"{dialect.name(self.columns.txid)} < {end_txid}"
         query = SegmentQuery(self.columns, combine, dialect, source).view(condition)
-        return alive_view(query, self.columns, dialect, self.horizon_for(end_txid))
+        return select_unexpired_rows(query, self.columns, dialect, self.horizon_for(end_txid))
 
     def search(self, end_txid: TxId, keys: pa.Table) -> pa.Table:
         """Return the rows of these keys. Every segment is searched, and only matching rows are combined."""

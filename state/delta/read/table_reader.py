@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from state.delta.tables.lookup import with_keys
-from state.delta.tables.sql import DATA_FUSION, Dialect, is_in_range
+from state.delta.tables.sql import DATA_FUSION, Dialect, build_range_condition
 from state.delta.tables.table import unreadable_table_error
 from state.delta.write.loaded_table import LoadedTable
 from state.rows.expiring import select_range, select_unexpired
@@ -65,7 +65,7 @@ class TableReader(ABC):
 
     def count_between(self, column: str, start: int | None, end: int) -> int:
         """Return the number of stored rows with `start < column <= end`. Raises `OperatingError`."""
-        query = f"SELECT count(*) AS n FROM t WHERE {is_in_range(DATA_FUSION, column, start, end)}"
+        query = f"SELECT count(*) AS n FROM t WHERE {build_range_condition(DATA_FUSION, column, start, end)}"
         try:
             return int(self.loaded.query(query).read_all()["n"][0].as_py())
         except (DeltaError, OSError, pa.ArrowException) as error:

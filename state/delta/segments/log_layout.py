@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from state.delta.segments.restarts import counted_rows, has_restarts
-from state.delta.tables.sql import Dialect, aggregated_sql, combined_sql, is_in_range
+from state.delta.tables.sql import Dialect, build_aggregate_sql, build_combine_sql, build_range_condition
 from state.delta.tables.staging import STAGED_BYTES
 from state.rows.columns import StateColumns
 from transactional.model.attempt import TxId
@@ -238,7 +238,7 @@ class SegmentQuery:
         if not key or base is None or self.has_restarts:
             return self._aggregated("" if end is None else f"{txid} < {end}", [])
         newer = f"{txid} > {base}" + ("" if end is None else f" AND {txid} < {end}")
-        same = " AND ".join(f"(b.{quoted(name)} {self.dialect.same} d.{quoted(name)})" for name in key)
+        same = " AND ".join(f"(b.{quoted(name)} {self.dialect.null_safe_equals} d.{quoted(name)})" for name in key)
         columns = [
             *(f"COALESCE(b.{quoted(name)}, d.{quoted(name)}) AS {quoted(name)}" for name in key),
             *(f"{self._combined_value(name)} AS {quoted(name)}" for name in values),
@@ -254,7 +254,7 @@ class SegmentQuery:
 
         A condition on the query's result would not reach the files, which are behind a join of base and segments.
         """
-        return self.filtered(is_in_range(self.dialect, column, start, end))
+        return self.filtered(build_range_condition(self.dialect, column, start, end))
 
     def filtered(self, condition: str) -> SegmentQuery:
         """Return the same query over rows with a condition, which is true for all rows of a key or for none."""
@@ -277,7 +277,7 @@ class SegmentQuery:
         if not compaction.start:
             query = self._without_tombstones(query, "*")
             if self.columns.expires is not None and horizon is not None:
-                is_expired = self.dialect.has_expired(self.dialect.name(self.columns.expires), horizon)
+                is_expired = self.dialect.expired_condition(self.dialect.name(self.columns.expires), horizon)
                 query = f"SELECT e.* FROM ({query}) e WHERE NOT COALESCE({is_expired}, false)"
         return f"SELECT n.*{self._no_horizon} FROM ({query}) n" if self._no_horizon else query
 
@@ -331,7 +331,7 @@ class SegmentQuery:
         if function == "last":
             return f"CASE WHEN d.{self.dialect.name(self.columns.txid)} IS NULL THEN b.{column} ELSE d.{column} END"
         type_ = self.columns.values[name].type
-        return combined_sql(function, f"b.{column}", f"d.{column}", type_, self.dialect)
+        return build_combine_sql(function, f"b.{column}", f"d.{column}", type_, self.dialect)
 
     def _aggregated(self, filter_sql: str, more: Sequence[str], *, is_part: bool = False) -> str:
         """Return a query for key, value and `more` columns of some segments. Sums of a part may exceed their type."""
@@ -347,4 +347,4 @@ class SegmentQuery:
     def _aggregate(self, name: str, *, is_part: bool) -> str:
         column, txid = self.dialect.name(name), self.dialect.name(self.columns.txid)
         function, type_ = self.combine.get(name, "last"), self.columns.all_columns[name].type
-        return aggregated_sql(function, column, txid, type_, self.dialect, is_part=is_part)
+        return build_aggregate_sql(function, column, txid, type_, self.dialect, is_part=is_part)

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.staging import attempt_of
+from state.delta.tables.staging import parse_staged_attempt
 from state.delta.tables.table import DeltaLocation, unreadable_table_error
 from state.rows.columns import StateColumns
 from state.rows.combining import combine_row
@@ -285,7 +285,7 @@ def _bound_from_statistics(files: pa.Table, txid: str, field: Field, unique_unti
         bound, file_bound = by_txid.get(segment, 0), max(abs(low or 0), abs(high or 0))
         if segment <= unique_until:
             by_txid[segment] = max(bound, file_bound)
-        elif attempt_of(path) is not None:
+        elif parse_staged_attempt(path) is not None:
             by_txid[segment] = bound + file_bound
         else:
             return None  # another program may have compacted staged files

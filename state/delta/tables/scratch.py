@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from state.delta.tables.staging import DRIVER_BYTES_MAX, staged_name, unwritten
+from state.delta.tables.staging import DRIVER_BYTES_MAX, make_staged_name, staging_error
 from transactional.core.ports.staged import StagedBytes
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import OperatingError
@@ -39,7 +39,7 @@ class FileScratch:
 
     def write(self, attempt: TransactionAttempt, parts: Sequence[bytes]) -> list[StagedBytes]:
         """Write parts, one after the other, to a file of a new name. Raises `OperatingError`."""
-        name = staged_name(self.owner, attempt, "tuples")
+        name = make_staged_name(self.owner, attempt, "tuples")
         path, stored_parts, start = self.folder / name, list[StagedBytes](), 0
         try:
             path.parent.mkdir(exist_ok=True)
@@ -52,7 +52,7 @@ class FileScratch:
             if not isinstance(error, FileExistsError):
                 with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)
-            raise unwritten(self.folder, error, "what a task has for a later step") from error
+            raise staging_error(self.folder, error, "what a task has for a later step") from error
         return stored_parts
 
     def read(self, part: StagedBytes) -> bytes:

@@ -1,4 +1,7 @@
-"""The SQL of states in Delta tables, for both engines: how values are combined, and what a reader sees."""
+"""The SQL of states in Delta tables, for DataFusion and Spark: aggregates of values, and the rows that readers see.
+
+Both engines have to compute the same values as the Arrow code of the aggregates, to the last bit.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ _NO_TIME = f"arrow_cast(NULL, {_TIME})"
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The SQL dialect of an engine, as far as the two engines differ."""
+    """The parts of SQL in which the two engines differ. `quote` encloses a name."""
 
     quote: str
-    same: str
-    """The null-safe equality. `a = b OR (a IS NULL AND b IS NULL)` would cost a hundred times as much."""
-    newest: str
-    """The aggregate of the value with the highest txid."""
+    null_safe_equals: str
+    """The operator of null-safe equality. `a = b OR (a IS NULL AND b IS NULL)` would cost a hundred times as much."""
+    newest_aggregate: str
+    """The aggregate of the value with the highest txid, with the columns `value` and `txid` to fill in."""
     is_spark: bool
 
     def name(self, column: str) -> str:
@@ -29,28 +32,28 @@ class Dialect:
         return f"{self.quote}{column}{self.quote}"
 
     def time(self, us: int) -> str:
-        """Return the literal of a time, which is given in microseconds since 1970."""
+        """Return the literal of a time in microseconds since 1970."""
         if self.is_spark:
             return f"timestamp_micros({us})"
         return f"arrow_cast({us}, {_TIME})"
 
     @property
     def no_time(self) -> str:
-        """The expression of NULL as a timestamp."""
+        """The SQL of NULL as a value of type timestamp."""
         return "CAST(NULL AS TIMESTAMP)" if self.is_spark else _NO_TIME
 
     def null(self, type_: str) -> str:
         """Return NULL as a value of a type. One of a nested type is cast when it is read."""
         if type_ == "timestamp":
             return self.no_time
-        return "NULL" if "<" in type_ else f"CAST(NULL AS {_sql_type(type_)})"
+        return "NULL" if "<" in type_ else f"CAST(NULL AS {_to_sql_type(type_)})"
 
-    def has_expired(self, expiry: str, horizon: int | None) -> str:
+    def expired_condition(self, expiry: str, horizon: int | None) -> str:
         """Return the condition that a row with this expiry has expired by a horizon. It may be NULL."""
         return "false" if horizon is None else f"{expiry} <= {self.time(horizon)}"
 
-    def summed(self, column: str, type_: str) -> str:
-        """Return the aggregate for the sum of a column. It is an error of the engine if the sum does not fit the type.
+    def sum_aggregate(self, column: str, type_: str) -> str:
+        """Return the aggregate for the sum of a column. The engine raises an error if the sum does not fit the type.
 
         Sums of longs may wrap around in a session of Spark that is set so, and come back: what a state has written
         fits. One of decimals that does not fit in between would be NULL there.
@@ -60,26 +63,26 @@ class Dialect:
                 return f"sum({column})"
             error = f"raise_error('a sum does not fit {type_}')"
             return f"CASE WHEN sum({column}) IS NULL AND count({column}) > 0 THEN {error} ELSE sum({column}) END"
-        wide = _widest(type_)
-        return f"sum({column})" if wide is None else f"CAST(sum(CAST({column} AS {wide})) AS {_sql_type(type_)})"
+        wide = _choose_sum_type(type_)
+        return f"sum({column})" if wide is None else f"CAST(sum(CAST({column} AS {wide})) AS {_to_sql_type(type_)})"
 
-    def total(self, column: str, type_: str) -> str:
-        """Return the aggregate for a sum that is added to another one. It may be wider than the type."""
-        wide = None if self.is_spark else _widest(type_)
-        return self.summed(column, type_) if wide is None else f"sum(CAST({column} AS {wide}))"
+    def partial_sum_aggregate(self, column: str, type_: str) -> str:
+        """Return the aggregate for a sum that is added to another sum. Its type may be wider than `type_`."""
+        wide = None if self.is_spark else _choose_sum_type(type_)
+        return self.sum_aggregate(column, type_) if wide is None else f"sum(CAST({column} AS {wide}))"
 
     def sum_expression(self, stored: str, part: str, type_: str) -> str:
-        """Return the sum of a stored value and a partial one, or a `total`. NULL counts as nothing.
+        """Return the sum of a stored value and a partial sum. NULL counts as nothing.
 
-        It is an error where the sum does not fit the type: Spark raises one in ANSI mode, DataFusion's sums would wrap.
+        The engine raises an error if the sum does not fit the type: Spark in ANSI mode, DataFusion by the wider type.
         """
-        wide = None if self.is_spark else _widest(type_)
+        wide = None if self.is_spark else _choose_sum_type(type_)
         if wide is None:
             return f"COALESCE({stored} + {part}, {part}, {stored})"
         wider = f"CAST({stored} AS {wide})"
-        return f"CAST(COALESCE({wider} + {part}, {part}, {wider}) AS {_sql_type(type_)})"
+        return f"CAST(COALESCE({wider} + {part}, {part}, {wider}) AS {_to_sql_type(type_)})"
 
-    def extreme(self, function: str, column: str, type_: str) -> str:
+    def extreme_aggregate(self, function: str, column: str, type_: str) -> str:
         """Return the aggregate `min` or `max` of a column. NaN is the greatest number.
 
         DataFusion's own takes NaN for the smallest one too, and the largest finite number for infinity.
@@ -94,11 +97,11 @@ class Dialect:
 _SQL_TYPES = {"byte": "TINYINT", "short": "SMALLINT", "int": "INT", "long": "BIGINT"}
 
 
-def _sql_type(type_: str) -> str:
+def _to_sql_type(type_: str) -> str:
     return _SQL_TYPES.get(type_, type_)
 
 
-def _widest(type_: str) -> str | None:
+def _choose_sum_type(type_: str) -> str | None:
     """Return a type that holds the sum of any number of values, or None if sums of the type are not exact anyway."""
     if type_.startswith("decimal"):
         precision, scale = type_[len("decimal(") : -1].split(",")
@@ -112,7 +115,7 @@ SPARK_SQL = Dialect("`", "<=>", "max_by({value}, {txid})", is_spark=True)
 DIALECTS = {"datafusion": DATA_FUSION, "spark": SPARK_SQL}
 
 
-def combined_sql(function: str, stored: str, partial: str, type_: str, dialect: Dialect) -> str:
+def build_combine_sql(function: str, stored: str, partial: str, type_: str, dialect: Dialect) -> str:
     """Return the SQL that combines a partial aggregate with a stored value, as `combine_columns` does in Arrow.
 
     NULL counts as nothing, except for `last`. A sum that does not fit the type is an error of the engine.
@@ -131,41 +134,41 @@ def combined_sql(function: str, stored: str, partial: str, type_: str, dialect: 
     raise unknown_combine_error(function)
 
 
-def aggregated_sql(function: str, column: str, txid: str, type_: str, dialect: Dialect, *, is_part: bool) -> str:
+def build_aggregate_sql(function: str, column: str, txid: str, type_: str, dialect: Dialect, *, is_part: bool) -> str:
     """Return the SQL aggregate that combines the values of several rows; for `last` it is that of the highest `txid`.
 
     The sum of a part may be wider than its type.
     """
     match function:
         case "last":
-            return dialect.newest.format(value=column, txid=txid)
+            return dialect.newest_aggregate.format(value=column, txid=txid)
         case "sum":
-            return dialect.total(column, type_) if is_part else dialect.summed(column, type_)
+            return dialect.partial_sum_aggregate(column, type_) if is_part else dialect.sum_aggregate(column, type_)
         case "min" | "max":
-            return dialect.extreme(function, column, type_)
+            return dialect.extreme_aggregate(function, column, type_)
     raise unknown_combine_error(function)
 
 
-def alive_view(query: str, columns: StateColumns, dialect: Dialect, horizon: int | None) -> str:
+def select_unexpired_rows(query: str, columns: StateColumns, dialect: Dialect, horizon: int | None) -> str:
     """Return a query for the rows of a query, key and value columns, that have not expired by a horizon."""
     if columns.expires is None or horizon is None:
         return query
     names = ", ".join(map(dialect.name, [*columns.key.names, *columns.values.names]))
-    is_gone = dialect.has_expired(dialect.name(columns.expires), horizon)
+    is_gone = dialect.expired_condition(dialect.name(columns.expires), horizon)
     return f"SELECT {names} FROM ({query}) e WHERE NOT COALESCE({is_gone}, false)"
 
 
-def in_range(query: str, columns: StateColumns, dialect: Dialect, column: str, start: int | None, end: int) -> str:
+def select_range(query: str, columns: StateColumns, dialect: Dialect, column: str, start: int | None, end: int) -> str:
     """Return a query for the rows of a query, key and value columns, with `start < column <= end`."""
     names = ", ".join(map(dialect.name, [*columns.key.names, *columns.values.names]))
-    return f"SELECT {names} FROM ({query}) r WHERE {is_in_range(dialect, column, start, end)}"
+    return f"SELECT {names} FROM ({query}) r WHERE {build_range_condition(dialect, column, start, end)}"
 
 
-def is_in_range(dialect: Dialect, column: str, start: int | None, end: int) -> str:
+def build_range_condition(dialect: Dialect, column: str, start: int | None, end: int) -> str:
     """Return the condition `start < column <= end`."""
     name = dialect.name(column)
-    is_late = "" if start is None else f"{name} > {dialect.time(start)} AND "
-    return f"{is_late}{name} <= {dialect.time(end)}"
+    start_condition = "" if start is None else f"{name} > {dialect.time(start)} AND "
+    return f"{start_condition}{name} <= {dialect.time(end)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,7 @@ class _Terms:
         return f"CASE WHEN {condition} THEN {chosen} ELSE {otherwise} END"
 
 
-def visible_rows(columns: StateColumns, end_txid: TxId | None, dialect: Dialect, source: str = "t") -> str:
+def select_visible_rows(columns: StateColumns, end_txid: TxId | None, dialect: Dialect, source: str = "t") -> str:
     """Return a query for the rows of a table, key and value columns, as they were before transaction `end_txid`.
 
     Rows that had expired are among them.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import parquet
 
-from state.delta.tables.staging import attempt_of
+from state.delta.tables.staging import parse_staged_attempt
 from state.delta.tables.table import DeltaLocation
 from state.fence import TableWrite
 from state.rows.columns import StateColumns
@@ -30,7 +30,7 @@ def check_staged(location: DeltaLocation, attempt: TransactionAttempt, staged: S
     Raises `ProtocolError` for one that no task of this attempt can have reported.
     """
     for file in staged:
-        if attempt_of(file.path) != attempt or not file.is_synced:
+        if parse_staged_attempt(file.path) != attempt or not file.is_synced:
             fault = f"of another attempt than {attempt}" if file.is_synced else "not synced"
             raise ProtocolError(f"Delta table {location}: staged file {file.path} was reported, which is {fault}")
     check_there(location, staged)

@@ -1,9 +1,9 @@
-"""Staged files, as a task writes them into the folder of a state's table: names, contents, and that they are durable.
+"""Writes staged files: the rows that a task has aggregated, in the folder of a state's table, before a commit.
 
-A task's second execution need not make the same bytes, so each execution writes under a new name, and never again under
-it. Only names that come with an execution's result are committed. They lie in a folder whose name begins with an
+A task's second execution need not produce the same bytes, so each execution writes under a new name, and only once.
+Only names that come with an execution's result are committed. They lie in a folder whose name begins with an
 underscore: vacuums of Spark and delta-rs list no such folder, and both engines read what the table's log names in it.
-Nothing in here needs delta-rs.
+Nothing here needs delta-rs.
 """
 
 from __future__ import annotations
@@ -36,28 +36,30 @@ DRIVER_BYTES_MAX: Final = 64 * 1024 * 1024
 STAGED_BYTES: Final = 4 * 1024 * 1024
 """Largest size of a task's partial aggregates that go through the driver, since a file would cost more."""
 ROWS_OF_GROUP: Final = 500_000
-_PLAIN = re.compile(r"[\w-]+", re.ASCII)
-_NAME = re.compile(r"[\w.]+-(\d+)-(\d+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.(?:parquet|tuples)", re.ASCII)
+_UNESCAPED_COLUMN = re.compile(r"[\w-]+", re.ASCII)
+_STAGED_NAME = re.compile(
+    r"[\w.]+-(\d+)-(\d+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.(?:parquet|tuples)", re.ASCII
+)
 
 
-def is_plain(column: str) -> bool:
-    """True if a table's log has the folders of this partition column as they are on the disk.
+def is_unescaped_column(column: str) -> bool:
+    """True if the folders of this partition column have the same names in a table's log and on the disk.
 
-    Engines encode others, each in its own way, so that their files can't be removed by their paths.
+    Engines escape other columns, each in its own way, so that their files can't be removed by their paths.
     """
-    return _PLAIN.fullmatch(column) is not None
+    return _UNESCAPED_COLUMN.fullmatch(column) is not None
 
 
-def staged_name(owner: str, attempt: TransactionAttempt, ending: str = "parquet") -> str:
+def make_staged_name(owner: str, attempt: TransactionAttempt, ending: str = "parquet") -> str:
     """Return a new name in the table's folder for one execution of a task of this attempt."""
     plain = re.sub(r"[^A-Za-z0-9_.]", "_", owner)
     return f"{STAGED_FOLDER}/{plain}-{int(attempt.txid)}-{int(attempt.attempt_id)}-{uuid.uuid4()}.{ending}"
 
 
-def attempt_of(path: str) -> TransactionAttempt | None:
+def parse_staged_attempt(path: str) -> TransactionAttempt | None:
     """Return the attempt whose task has written a staged file, or None if the path is no staged file's."""
     folder, _, name = path.rpartition("/")
-    match = _NAME.fullmatch(name) if folder == STAGED_FOLDER else None
+    match = _STAGED_NAME.fullmatch(name) if folder == STAGED_FOLDER else None
     return None if match is None else TransactionAttempt(TxId(int(match[1])), AttemptId(int(match[2])))
 
 
@@ -76,7 +78,7 @@ class FileStager:
 
     def stage(self, attempt: TransactionAttempt, rows: pa.Table) -> StagedFile:
         """Write rows, one per key, and sync the file and its name. Raises `OperatingError`."""
-        path = self.folder / staged_name(self.owner, attempt)
+        path = self.folder / make_staged_name(self.owner, attempt)
         rows = rows.cast(arrow_schema(self.columns))
         size = self._write(path, pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches()))
         sums = [field.name for field in self.columns if type_limits(field.type) is not None]
@@ -84,12 +86,12 @@ class FileStager:
         name, stats, host = f"{STAGED_FOLDER}/{path.name}", statistics(rows), socket.gethostname()
         return StagedFile(name, size, rows.num_rows, stats, bounds, is_synced=True, host=host)
 
-    def stage_all(self, attempt: TransactionAttempt, rows: pa.RecordBatchReader) -> StagedFile:
+    def stage_batches(self, attempt: TransactionAttempt, rows: pa.RecordBatchReader) -> StagedFile:
         """Write and sync rows, as `stage` does, that come in batches. Their largest values are not known.
 
         Raises `OperatingError`.
         """
-        path = self.folder / staged_name(self.owner, attempt)
+        path = self.folder / make_staged_name(self.owner, attempt)
         size = self._write(path, rows)
         footer = parquet.read_metadata(path)
         return StagedFile(
@@ -126,10 +128,10 @@ class FileStager:
             (self.folder / STAGED_FOLDER / mark).unlink(missing_ok=True)
 
     def _failed(self, error: Exception) -> OperatingError:
-        return unwritten(self.folder, error, "what a task has aggregated")
+        return staging_error(self.folder, error, "what a task has aggregated")
 
 
-def unwritten(folder: Path, error: Exception, content: str) -> OperatingError:
+def staging_error(folder: Path, error: Exception, content: str) -> OperatingError:
     """Return the error of a task that can't write `content` into a table's folder."""
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
     if isinstance(error, FileNotFoundError):
@@ -144,7 +146,7 @@ def _write(file: BinaryIO, path: Path, rows: pa.RecordBatchReader) -> int:
     """Write and sync a file that was just created, and return its size. The file is deleted if that fails."""
     try:
         with table_writer(file, rows.schema, dictionaries=True) as writer:
-            for group in _groups(rows):
+            for group in _group_rows(rows):
                 writer.write_table(group)
         file.flush()
         os.fsync(file.fileno())
@@ -154,7 +156,7 @@ def _write(file: BinaryIO, path: Path, rows: pa.RecordBatchReader) -> int:
     return file.tell()
 
 
-def _groups(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
+def _group_rows(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
     """Yield the rows in parts, each of which is large enough for a row group."""
     batches, count = list[pa.RecordBatch](), 0
     for batch in rows:

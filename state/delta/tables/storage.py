@@ -45,7 +45,7 @@ _LOGINS: Mapping[Any, str] = {
     GCSStore: "GOOGLE_SERVICE_ACCOUNT, the path of a service account's JSON file",
     AzureStore: "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, the key in base64 as the portal shows it",
 }
-"""By client class the options of a login, which are environment variables as well."""
+"""The options of a login by client class. They are environment variables as well."""
 _METADATA_SERVICE = "//169.254.169.254/"
 """The address from which a machine in a cloud gets its login, if none is configured."""
 _CLIENT_OPTIONS = {
@@ -64,7 +64,7 @@ _TIME = re.compile(r"(\d+)\s*(ms|s|m|h)[a-z]*", re.IGNORECASE)
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 
 
-def storage_at(uri: str, options: Mapping[str, str]) -> FileSystem:
+def open_file_system(uri: str, options: Mapping[str, str]) -> FileSystem:
     """Return the file system of a table's folder, which is an absolute path or a URI. Paths are those of its log.
 
     Raises `ConfigError` for options that are no valid login, such as a malformed key.
@@ -79,13 +79,13 @@ def storage_at(uri: str, options: Mapping[str, str]) -> FileSystem:
         defaults = {name: text for name, text in environment.items() if name.removeprefix("aws_") not in names}
         settings = {**defaults, **settings}
     try:
-        return _storage_at(scheme, uri, tuple(sorted(settings.items())))
+        return _open_cached_file_system(scheme, uri, tuple(sorted(settings.items())))
     except BaseError as error:
-        reason = redacted_reason(OSError(_in_one_line(str(error))), options)
-        raise ConfigError(f"the storage of {uri} can't be opened: {reason}; {login_advice(scheme)}") from None
+        reason = redacted_reason(OSError(_summarize_error(str(error))), options)
+        raise ConfigError(f"the storage of {uri} can't be opened: {reason}; {describe_login(scheme)}") from None
 
 
-def login_advice(scheme: str) -> str:
+def describe_login(scheme: str) -> str:
     """Return how to log in to the storage of a URL scheme: the end of a message, without a capital or a full stop."""
     names = _LOGINS.get(_STORES.get(scheme), "the options of a login")
     return f"pass storage_options with {names}; or set the environment variables of these names"
@@ -96,17 +96,17 @@ def lacks_cloud_login(reason: str) -> bool:
     return _METADATA_SERVICE in reason
 
 
-def can_create(storage: FileSystem) -> bool:
-    """True if the log's next entry can be written without replacing another writer's: by a link, or by `create`."""
-    return _is_on_disk(storage) or isinstance(storage.handler, _Objects)
+def can_create_exclusively(storage: FileSystem) -> bool:
+    """True if a log entry can be written without replacing another writer's: by a link, or by `create_object`."""
+    return _is_on_disk(storage) or isinstance(storage.handler, _ObjectStoreHandler)
 
 
-def create(storage: FileSystem, path: str, content: bytes) -> None:
+def create_object(storage: FileSystem, path: str, content: bytes) -> None:
     """Put an object in an object store that has none of this name. Raises `FileExistsError`, `OSError`."""
-    storage.handler.create(path, content)
+    storage.handler.create_object(path, content)
 
 
-def delete(storage: FileSystem, paths: Iterable[str]) -> None:
+def delete_files(storage: FileSystem, paths: Iterable[str]) -> None:
     """Delete files. Missing ones are ignored. Raises `OSError`."""
     for path in paths:
         with suppress(FileNotFoundError):
@@ -117,7 +117,7 @@ def open_parquet(storage: FileSystem, path: str, size_bytes: int) -> parquet.Par
     """Open a Parquet file, in a store by as few requests as possible. Raises `OSError`, `ArrowException`."""
     if _is_on_disk(storage):
         return parquet.ParquetFile(path, filesystem=storage, coerce_int96_timestamp_unit="us")
-    source = storage.handler.open_whole(path, size_bytes)
+    source = storage.handler.open_with_size(path, size_bytes)
     return parquet.ParquetFile(source, pre_buffer=True, coerce_int96_timestamp_unit="us")
 
 
@@ -126,16 +126,16 @@ def _is_on_disk(storage: FileSystem) -> bool:
 
 
 @lru_cache(maxsize=100)
-def _storage_at(scheme: str, uri: str, options: tuple[tuple[str, str], ...]) -> FileSystem:
+def _open_cached_file_system(scheme: str, uri: str, options: tuple[tuple[str, str], ...]) -> FileSystem:
     """Return a cached file system. A client takes long to create, since it reads the certificates that it trusts."""
     kind, settings = _STORES.get(scheme), dict(options)
     if kind is None or (kind is S3Store and _needs_profile(settings)):
         return PyFileSystem(DeltaStorageHandler(uri, settings))
     store_uri = uri.replace("gcs:", "gs:", 1) if scheme == "gcs" else uri  # obstore has one name for it
-    return PyFileSystem(_Objects(uri, settings, _store_at(kind, store_uri, settings)))
+    return PyFileSystem(_ObjectStoreHandler(uri, settings, _open_client(kind, store_uri, settings)))
 
 
-class _Objects(DeltaStorageHandler):
+class _ObjectStoreHandler(DeltaStorageHandler):
     """delta-rs' handler, with all requests made by obstore. Raises `OSError`."""
 
     def __init__(self, uri: str, options: Mapping[str, str], store: Any) -> None:
@@ -149,14 +149,14 @@ class _Objects(DeltaStorageHandler):
 
     def get_file_info(self, paths: list[str]) -> list[FileInfo]:
         if len(paths) <= REQUESTS_AT_ONCE:
-            return [self._info(path) for path in paths]
+            return [self._read_file_info(path) for path in paths]
         with ThreadPoolExecutor(REQUESTS_AT_ONCE, "objects") as pool:
-            return list(pool.map(self._info, paths))
+            return list(pool.map(self._read_file_info, paths))
 
-    def _info(self, path: str) -> FileInfo:
+    def _read_file_info(self, path: str) -> FileInfo:
         try:
             with _as_os_error():
-                return _to_file_info(obstore.head(self.store, path))
+                return _build_file_info(obstore.head(self.store, path))
         except FileNotFoundError:
             return FileInfo(path, FileType.NotFound)
 
@@ -168,44 +168,44 @@ class _Objects(DeltaStorageHandler):
                 objects = list(obstore.list_with_delimiter(self.store, selector.base_dir)["objects"])
         if not objects and not selector.allow_not_found:
             raise FileNotFoundError(f"there is nothing in {selector.base_dir}")
-        return list(map(_to_file_info, objects))
+        return list(map(_build_file_info, objects))
 
-    def create(self, path: str, content: bytes) -> None:
+    def create_object(self, path: str, content: bytes) -> None:
         with _as_os_error():
             try:
                 obstore.put(self.store, path, content, mode="create", use_multipart=False)
             except AlreadyExistsError as error:
                 # A request that is retried, since its answer was lost, finds the object that it has created.
                 if bytes(obstore.get(self.store, path).bytes()) != content:
-                    raise FileExistsError(_in_one_line(str(error))) from None
+                    raise FileExistsError(_summarize_error(str(error))) from None
 
     def delete_file(self, path: str) -> None:
         with _as_os_error():
             obstore.delete(self.store, path)
 
-    def open_whole(self, path: str, size_bytes: int) -> pa.NativeFile:
+    def open_with_size(self, path: str, size_bytes: int) -> pa.NativeFile:
         if size_bytes > WHOLE_BYTES_MAX:
-            return pa.PythonFile(_Reader(self.store, path, size_bytes), mode="r")
+            return pa.PythonFile(_ObjectReader(self.store, path, size_bytes), mode="r")
         with _as_os_error():
             return pa.BufferReader(bytes(obstore.get(self.store, path).bytes()))
 
     def open_input_file(self, path: str) -> pa.PythonFile:
         with _as_os_error():
             size_bytes = int(obstore.head(self.store, path)["size"])
-        return pa.PythonFile(_Reader(self.store, path, size_bytes), mode="r")
+        return pa.PythonFile(_ObjectReader(self.store, path, size_bytes), mode="r")
 
     open_input_stream = open_input_file
 
     def open_output_stream(self, path: str, metadata: Mapping[str, str] | None = None) -> pa.PythonFile:
-        return pa.PythonFile(_Writer(obstore.open_writer(self.store, path)), mode="w")
+        return pa.PythonFile(_ObjectWriter(obstore.open_writer(self.store, path)), mode="w")
 
 
-def _to_file_info(meta: Any) -> FileInfo:
+def _build_file_info(meta: Any) -> FileInfo:
     return FileInfo(meta["path"], FileType.File, size=meta["size"], mtime=meta["last_modified"])
 
 
-class _Reader:
-    """An object opened for reading at any position."""
+class _ObjectReader:
+    """A file to read an object by ranges, from any position."""
 
     closed = False
 
@@ -233,8 +233,8 @@ class _Reader:
         self.closed = True
 
 
-class _Writer:
-    """An object opened for writing, which exists once it is closed."""
+class _ObjectWriter:
+    """A file to write an object, which exists once the file is closed."""
 
     closed = False
 
@@ -267,10 +267,10 @@ def _as_os_error() -> Iterator[None]:
         raise
     except (BaseError, FileNotFoundError) as error:
         kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
-        raise kind(_in_one_line(str(error))) from None
+        raise kind(_summarize_error(str(error))) from None
 
 
-def _in_one_line(text: str) -> str:
+def _summarize_error(text: str) -> str:
     """Return the first line of an obstore error, with the reason from its later lines."""
     first_line, _, details = text.partition("\n")
     if match := _SYSTEM_ERROR.search(details):
@@ -279,7 +279,7 @@ def _in_one_line(text: str) -> str:
     return f"{first_line}: {reason}" if reason else first_line
 
 
-def _store_at(kind: Any, uri: str, options: Mapping[str, str]) -> Any:
+def _open_client(kind: Any, uri: str, options: Mapping[str, str]) -> Any:
     """Return obstore's client of a folder."""
     config, client, retry = dict[str, str](), dict[str, str](), dict[str, str]()
     for name, text in options.items():
@@ -287,9 +287,9 @@ def _store_at(kind: Any, uri: str, options: Mapping[str, str]) -> Any:
             client[plain] = text
         elif plain in ("max_retries", "retry_timeout") or plain.startswith("backoff_config."):
             retry[plain] = text
-        elif _has_option(kind, name):
+        elif _is_client_option(kind, name):
             config[name] = text
-    return kind.from_url(uri, config=config, client_options=client or None, retry_config=_retry_config(retry))
+    return kind.from_url(uri, config=config, client_options=client or None, retry_config=_parse_retry_options(retry))
 
 
 def _needs_profile(settings: Mapping[str, str]) -> bool:
@@ -305,7 +305,7 @@ def _needs_profile(settings: Mapping[str, str]) -> bool:
 
 
 @lru_cache(maxsize=1_000)
-def _has_option(kind: Any, name: str) -> bool:
+def _is_client_option(kind: Any, name: str) -> bool:
     """True if obstore has an option of this name. Other options are ignored, as by delta-rs."""
     try:
         kind("any", config={name: "any"})
@@ -316,7 +316,7 @@ def _has_option(kind: Any, name: str) -> bool:
     return True
 
 
-def _retry_config(settings: Mapping[str, str]) -> Any:
+def _parse_retry_options(settings: Mapping[str, str]) -> Any:
     """Return how often and for how long requests are retried, or None for obstore's defaults."""
     retry, backoff = dict[str, Any](), dict[str, Any]()
     for name, text in settings.items():

@@ -21,7 +21,7 @@ from deltalake.table import ProtocolVersions
 from pyarrow.fs import FileSystem
 
 from state.delta.tables.data_files import DataFile
-from state.delta.tables.storage import lacks_cloud_login, login_advice, storage_at
+from state.delta.tables.storage import describe_login, lacks_cloud_login, open_file_system
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns, check_layout
 from transactional.model.errors import ConfigError, OperatingError, SchemaMismatch, TableUnfit
@@ -133,7 +133,7 @@ class DeltaLocation:
         """Return the reason of a delta-rs error about this table in one line, without the secrets among the options."""
         reason = redacted_reason(error, self.storage_options)
         if lacks_cloud_login(reason):
-            return f"there is no login, and this machine has none: {login_advice(self.scheme)} ({reason})"
+            return f"there is no login, and this machine has none: {describe_login(self.scheme)} ({reason})"
         return reason
 
     def __str__(self) -> str:
@@ -261,7 +261,7 @@ def _describe_columns(schema: pa.Schema) -> str:
 
 def open_storage(location: DeltaLocation) -> FileSystem:
     """Return the file system of the table's folder. Its paths are those of the table's log."""
-    return storage_at(location.uri, location.storage_options)
+    return open_file_system(location.uri, location.storage_options)
 
 
 def load_table(location: DeltaLocation) -> DeltaTable:

@@ -95,7 +95,7 @@ class CompactionTask:
         stager = FileStager(Path(self.location.uri), self.owner, self.columns.key)
         attempt = TransactionAttempt(self.compaction.end, version)
         batches = self._read(table, rows, settings)
-        file = stager.stage_all(attempt, pa.RecordBatchReader.from_batches(self.schema, batches))
+        file = stager.stage_batches(attempt, pa.RecordBatchReader.from_batches(self.schema, batches))
         return WrittenCompaction(self.compaction, inputs, (file,) if file.rows else ())
 
     def _read(self, table: LoadedTable, rows: str, settings: Mapping[str, str]) -> Iterator[pa.RecordBatch]:

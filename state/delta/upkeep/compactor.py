@@ -26,7 +26,7 @@ from state.delta.segments.log_layout import (
     join_settings,
 )
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.staging import is_plain
+from state.delta.tables.staging import is_unescaped_column
 from state.delta.tables.table import write_refused_error
 from state.delta.upkeep import background_compaction
 from state.delta.upkeep.background_compaction import BackgroundCompaction, WrittenCompaction
@@ -124,7 +124,7 @@ class Compactor:
 
         None if the compaction is small, or if this thread has to write it.
         """
-        is_possible = self._loaded.folder is not None and is_plain(self._loaded.columns.txid)
+        is_possible = self._loaded.folder is not None and is_unescaped_column(self._loaded.columns.txid)
         if compaction.rows < background_compaction.BACKGROUND_ROWS or not is_possible:
             return None
         combine = self._stored.require_query().combine

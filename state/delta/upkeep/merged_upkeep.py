@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from state.delta.log.files import TARGET_BYTES, compact
+from state.delta.log.files import TARGET_BYTES, compact_files
 from state.delta.read.table_reader import TableReader
 from state.delta.tables.data_files import DataFile
 from state.delta.upkeep.table_upkeep import TableUpkeep
@@ -58,7 +58,7 @@ class MergedUpkeep(TableUpkeep):
         self.loaded.disk.make_durable()
         groups = self._group_by_time()
         with by_delta_rs(self.loaded) as table:
-            if compact(table, self.loaded.location, self.loaded.owner, groups):
+            if compact_files(table, self.loaded.location, self.loaded.owner, groups):
                 table.update_incremental()
         self.loaded.version()  # read now, since it can't be once the log is damaged
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from state.delta.log.files import retention_s
+from state.delta.log.files import parse_retention_s
 from state.delta.log.log import entry_path
-from state.delta.tables.staging import STAGED_FOLDER, attempt_of
+from state.delta.tables.staging import STAGED_FOLDER, parse_staged_attempt
 from state.delta.tables.table import DeltaLocation
 from state.orphans import NotedOrphans
 from transactional.model.attempt import AttemptId
@@ -48,7 +48,7 @@ class StagedOrphans:
         if table is None or attempt_id is None:
             return 0
         live = {*pa.table(table.get_add_actions())["path"].to_pylist(), *retained}
-        retention = retention_s(str(table.metadata().configuration.get("delta.deletedFileRetentionDuration", "")))
+        retention = parse_retention_s(str(table.metadata().configuration.get("delta.deletedFileRetentionDuration", "")))
         now_s = Path(self.location.uri, entry_path(table.version())).stat().st_mtime
         due = self._orphans.due(staged_files, live, attempt_id, now_s=now_s, retention_s=retention)
         for path in due:
@@ -66,7 +66,7 @@ class StagedOrphans:
     def _list_files(self) -> dict[str, AttemptId]:
         folder = Path(self.location.uri, STAGED_FOLDER)
         names = os.listdir(folder) if folder.is_dir() else []
-        attempts = {f"{STAGED_FOLDER}/{name}": attempt_of(f"{STAGED_FOLDER}/{name}") for name in names}
+        attempts = {f"{STAGED_FOLDER}/{name}": parse_staged_attempt(f"{STAGED_FOLDER}/{name}") for name in names}
         # Marks of a start and the folder of a compaction have no attempt. After a retention their driver is dead.
         driver_files = {path: _NO_ATTEMPT for path in attempts if path.startswith(_DRIVER_FILES)}
         return {**driver_files, **{path: attempt.attempt_id for path, attempt in attempts.items() if attempt}}

@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from state.delta.log.files import Removals, delete_old_files
+from state.delta.log.files import RemovalTimes, delete_old_files
 from state.delta.log.log import read_added_bytes
 from state.delta.log.rebuilding import TableInMemory, can_be_opened, rebuild_checkpoint
 from state.delta.read.table_reader import TableReader
@@ -52,7 +52,7 @@ class TableUpkeep(TableMaintenance, ABC):
     def __init__(self, writer: TableWriter, reader: TableReader) -> None:
         self.reader = reader
         self.writer, self.loaded, self.columns = writer, writer.table, writer.columns
-        self._removals = Removals(self.loaded.location, self.loaded.delta_version)
+        self._removals = RemovalTimes(self.loaded.location, self.loaded.delta_version)
         self.retained = NOTHING_RETAINED
         self._failures = FailuresInARow()
 
@@ -133,7 +133,7 @@ class TableUpkeep(TableMaintenance, ABC):
     def _begin_checkpoint(self) -> bool:
         log, disk = self.loaded.log, self.loaded.disk
         disk.make_durable()
-        self._removals.follow(self.loaded.delta_version)
+        self._removals.read_log(self.loaded.delta_version)
         log.begin_checkpoint(self.loaded.delta_version, disk.sync_checkpoints)
         return False
 

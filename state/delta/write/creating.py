@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from state.delta.log.log import LOG_FOLDER, check_links, entry_name, table_exists
-from state.delta.tables.storage import can_create, create
+from state.delta.tables.storage import can_create_exclusively, create_object
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, open_storage
 from state.delta.write.entry import write_entry
 from state.rows.columns import StateColumns
@@ -68,9 +68,9 @@ def _create(location: DeltaLocation, creation: Mapping[str, Any]) -> None:
     actions[0]["commitInfo"]["operationParameters"]["location"] = location.uri
     if location.scheme == "file":
         write_first(Path(location.uri, entry), actions)
-    elif can_create(storage := open_storage(location)):
+    elif can_create_exclusively(storage := open_storage(location)):
         with suppress(FileExistsError):
-            create(storage, entry, "\n".join(map(json.dumps, actions)).encode())
+            create_object(storage, entry, "\n".join(map(json.dumps, actions)).encode())
     else:
         options = dict(location.storage_options)
         DeltaTable.create(location.uri, mode="ignore", storage_options=options, **creation)

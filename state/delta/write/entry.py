@@ -20,7 +20,7 @@ from uuid import uuid4
 from state.delta.log.log import CHECKPOINT, LOG_FOLDER, LOG_KEPT_S, check_links, entry_name, entry_path
 from state.delta.log.snapshot import DeltaSnapshot
 from state.delta.tables.data_files import DataFile, Replacement
-from state.delta.tables.storage import create, delete
+from state.delta.tables.storage import create_object, delete_files
 from state.delta.write.loaded_table import LoadedTable
 from state.fence import WriteRefused
 from state.rows.expiring import ExpiryHorizons, app_transactions
@@ -57,7 +57,7 @@ def commit_replacement(
     try:
         _write_version(table, version, _actions(table, replacement, app_versions, note), names)
     except FileExistsError:
-        delete(table.storage, names)
+        delete_files(table.storage, names)
         raise WriteRefused(f"Delta version {version} is another writer's", is_conflict=True) from None
     except OSError:
         check_links(table.location)
@@ -126,7 +126,7 @@ def _now_ms(table: LoadedTable, names: Sequence[str]) -> int:
 def _write_version(table: LoadedTable, version: int, actions: Sequence[Mapping[str, Any]], needed: list[str]) -> None:
     """Write the entry of a Delta version. Raises `FileExistsError` if the version exists, `OSError`."""
     if table.folder is None:
-        create(table.storage, entry_path(version), _lines(actions).encode())
+        create_object(table.storage, entry_path(version), _lines(actions).encode())
         return
     files = [table.folder / name for name in needed] if table.disk.is_kept else None
     write_entry(table.folder / entry_path(version), actions, files)

@@ -28,7 +28,7 @@ from state.delta.log.log import EntryMark, LogUpkeep, check_no_entry_is_empty
 from state.delta.log.snapshot import DeltaSnapshot
 from state.delta.tables.data_files import DataFile, Replacement
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.storage import can_create
+from state.delta.tables.storage import can_create_exclusively
 from state.delta.tables.table import (
     DeltaLocation,
     can_be_written_without_engine,
@@ -325,7 +325,7 @@ class LoadedTable:
         """Return the files of a table in the merge layout, or None if only delta-rs may replace them."""
         if self.current.files is not None:
             return list(self.current.files)
-        return list_replaceable_files(self.engine) if can_create(self.storage) else None
+        return list_replaceable_files(self.engine) if can_create_exclusively(self.storage) else None
 
     def query(self, sql: str, settings: Mapping[str, str] | None = None) -> pa.RecordBatchReader:
         """Run a query on the table, whose name in it is `t`. The reader raises `pa.ArrowException`.

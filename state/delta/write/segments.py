@@ -19,7 +19,7 @@ from state.delta.segments.restarts import check_expiry
 from state.delta.tables.data_files import DataFile, Replacement, WrittenFile, write_file
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staged_files import check_staged, read_by_driver
-from state.delta.tables.staging import is_plain
+from state.delta.tables.staging import is_unescaped_column
 from state.delta.tables.table import unreadable_table_error
 from state.delta.write.change import Change
 from state.delta.write.engine_commits import (
@@ -52,7 +52,7 @@ class LogWriter(TableWriter):
         super().__init__(table, state, lookup)
         self._read_bounds = read_bounds
         self._schema, self._compaction_id = arrow_schema(self.columns.written_columns), compaction_of(table.owner)
-        self._has_folders = is_plain(self.columns.txid)
+        self._has_folders = is_unescaped_column(self.columns.txid)
         """True if each segment has a folder. The names of other txid columns have more than one form in a log."""
         self._combine_rule: tuple[Mapping[str, str], Mapping[str, str], SumCheck] | None = None
         """The properties that were read last, how values are combined by them, and the check of their sums."""

@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from state.delta.tables.data_files import Replacement
 from state.delta.tables.lookup import check_sums
 from state.delta.tables.staged_files import read_by_driver
-from state.delta.tables.storage import can_create
+from state.delta.tables.storage import can_create_exclusively
 from state.delta.tables.table import unreadable_table_error, write_refused_error
 from state.delta.write.engine_commits import as_attempt, commit_nothing, settle_expiry
 from state.delta.write.entry import commit_attempt
@@ -45,7 +45,7 @@ class TableWriter(ABC):
 
     def __init__(self, table: LoadedTable, state: str, lookup: Lookup) -> None:
         self.table, self.columns, self.state, self._lookup = table, table.columns, state, lookup
-        self._writes_entries = can_create(table.storage)
+        self._writes_entries = can_create_exclusively(table.storage)
         """True if the log's entries can be written without delta-rs."""
         self.counts, self.transactions = WriteCounts(), 0
         """Number of transactions since the table was opened, which maintenance counts."""

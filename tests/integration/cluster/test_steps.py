@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from state import DeltaMapState
-from state.delta.tables.staging import STAGED_FOLDER, attempt_of
+from state.delta.tables.staging import STAGED_FOLDER, parse_staged_attempt
 from tests.contract.states import content
 from tests.integration.cluster.slow_steps import EXECUTIONS, expected
 from tests.integration.cluster.spark_cluster import Cluster, executor_of, kill_executor
@@ -38,12 +38,12 @@ def check_steps(folder: Path) -> dict[TransactionAttempt, int]:
         table = DeltaMapState(folder / name, "word string", values)
         assert content(table) == (expected() if name == "counts" else dict.fromkeys(expected(), 3))
         live = set(pa.table(DeltaTable(str(folder / name)).get_add_actions())["path"].to_pylist())
-        by_attempt = Counter(attempt_of(path) for path in live)
+        by_attempt = Counter(parse_staged_attempt(path) for path in live)
         assert len({attempt.txid for attempt in by_attempt if attempt is not None}) == len(by_attempt) == 3
         assert set(by_attempt.values()) == {2}, "a file of each task"
         staged = {f"{STAGED_FOLDER}/{path.name}" for path in (folder / name / STAGED_FOLDER).iterdir()}
         assert live <= staged
-        orphans.update(attempt for path in staged - live if (attempt := attempt_of(path)) is not None)
+        orphans.update(attempt for path in staged - live if (attempt := parse_staged_attempt(path)) is not None)
     return dict(orphans)
 
 

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from state.delta.state import DeltaMapState
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.ranges import TimeRange
-from state.delta.tables.storage import storage_at
+from state.delta.tables.storage import open_file_system
 from state.delta.write import touched_files as bounds
 from state.delta.write.change import Change
 from state.delta.write.rewriting import rewrite_files
@@ -120,7 +120,7 @@ class World:
     def by_files(self, folder: Path) -> tuple[pa.Table, FileSelection]:
         """What is left, and what was reached."""
         files = self.written(folder)
-        storage = storage_at(str(folder), {})
+        storage = open_file_system(str(folder), {})
         reached = Footers(storage, self.columns).select(files, self.change)
         found = rewrite_files(storage, reached.changed, self.schema.names, self.change, reached.aging)
         left = [each.name for each in files if each not in (*found.old, *reached.expired)]
@@ -188,7 +188,9 @@ def test_a_file_with_a_row_that_never_expires_is_not_dropped(tmp_path: Path, sec
     parquet.write_table(table_of(rows, columns.table_schema, 1), tmp_path / file.name)
     horizons = ExpiryHorizons(NOW, 9 * 10**6, 9 * 10**6)
     change = Change(columns, NOW, table_of([], arrow_schema(columns.written_columns), 1), COMBINE, horizons)
-    assert Footers(storage_at(str(tmp_path), {}), columns).select([file], change).expired == ([] if stays else [file])
+    assert Footers(open_file_system(str(tmp_path), {}), columns).select([file], change).expired == (
+        [] if stays else [file]
+    )
 
 
 # --- over transactions ----------------------------------------------------------------------------------------------
@@ -264,7 +266,7 @@ def test_what_a_file_lacks_is_null_in_a_range(tmp_path: Path) -> None:
     parquet.write_table(rows, tmp_path / "old.parquet")
     schema = rows.schema.append(pa.field("w", pa.int64()))
     wanted = TimeRange("start", 1_000_000, 5_000_000)
-    [found] = wanted.read(storage_at(str(tmp_path), {}), [DataFile("old.parquet", 1)], schema)
+    [found] = wanted.read(open_file_system(str(tmp_path), {}), [DataFile("old.parquet", 1)], schema)
     assert found.to_pylist() == [{"start": at(5), "v": 2, "w": None}]
 
 
@@ -313,9 +315,9 @@ def test_large_files_and_those_with_nothing_beside_them_stay_as_they_are(tmp_pat
     known = {"a": file(5, 1), "b": file(None, 2), "c": file(3, 2), "d": file(4, 9), "e": file(2, 3), "f": file(6, 4)}
     columns = StateColumns(Schema.parse("start timestamp"), Schema.parse("count long"), {}, False, "start")
     files = [DataFile(name, 100 if name == "f" else 1) for name in known]
-    runs = Footers(storage_at(str(tmp_path), {}), columns, known).adjacent(files, 8, 150)
+    runs = Footers(open_file_system(str(tmp_path), {}), columns, known).adjacent(files, 8, 150)
     assert [[each.name for each in run] for run in runs] == [["e", "c"]]
-    runs = Footers(storage_at(str(tmp_path), {}), columns, known).adjacent(files, 8, 1_000)
+    runs = Footers(open_file_system(str(tmp_path), {}), columns, known).adjacent(files, 8, 1_000)
     assert [[each.name for each in run] for run in runs] == [["e", "c"], ["a", "f", "b"]]
 
 

@@ -13,7 +13,7 @@ from deltalake.exceptions import CommitFailedError
 
 import state.delta.log.files
 import state.delta.upkeep.merged_upkeep
-from state.delta.log.files import compact
+from state.delta.log.files import compact_files
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from tests.contract.states import OWNER, FilesMapState, Place, content, counts
@@ -55,7 +55,7 @@ def rows(table: DeltaTable) -> list[dict[str, Any]]:
 
 def test_the_rows_stay_and_so_does_what_is_known_of_them(place: Place) -> None:
     words = one_file_each(place, 4)
-    assert compact(table_of(words), words.location, OWNER) == 4
+    assert compact_files(table_of(words), words.location, OWNER) == 4
     [file] = pa.table(table_of(words).get_add_actions()).to_pylist()
     assert (file["num_records"], file["min"]["txid"], file["max"]["txid"]) == (4, 1, 4)
     assert content(words) == {f"word {txid}": 1 for txid in range(1, 5)}
@@ -69,7 +69,7 @@ def test_is_refused_after_any_other_delta_commit_and_changes_nothing(place: Plac
     late = table_of(words)
     words.merge(place.attempt(4, 4), counts({"word 4": 1}))
     with pytest.raises(CommitFailedError):
-        compact(late, words.location, OWNER)
+        compact_files(late, words.location, OWNER)
     assert table_of(words).version() == 4
     assert len(table_of(words).file_uris()) == 4
 
@@ -95,16 +95,16 @@ def test_takes_the_smallest_files_and_no_more_than_make_a_large_one(
     words = one_file_each(place, 5)
     sizes_bytes = sorted(pa.table(table_of(words).get_add_actions()).column("size_bytes").to_pylist())
     monkeypatch.setattr(state.delta.log.files, "TARGET_BYTES", sum(sizes_bytes[:3]))
-    assert compact(table_of(words), words.location, OWNER) == 3
+    assert compact_files(table_of(words), words.location, OWNER) == 3
     monkeypatch.setattr(state.delta.log.files, "TARGET_BYTES", sizes_bytes[0])
-    assert compact(table_of(words), words.location, OWNER) == 0
+    assert compact_files(table_of(words), words.location, OWNER) == 0
     assert content(words) == {f"word {txid}": 1 for txid in range(1, 6)}
 
 
 def test_a_file_gets_no_more_rows_than_threads_are_to_share(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     words = one_file_each(place, 7)
     monkeypatch.setattr(state.delta.log.files, "FILE_ROWS_MAX", 3)
-    assert compact(table_of(words), words.location, OWNER) == 6
+    assert compact_files(table_of(words), words.location, OWNER) == 6
     assert sorted(pa.table(table_of(words).get_add_actions())["num_records"].to_pylist()) == [1, 3, 3]
     assert content(words) == {f"word {txid}": 1 for txid in range(1, 8)}
 
@@ -122,6 +122,6 @@ def test_files_of_a_partition_stay_in_it(tmp_path: Path, column: str, replaced: 
         row = {"word": f"a word: {number}", "number": number, "day": at.date(), "at": at}
         write_deltalake(table, pa.Table.from_pylist([row], COLUMNS), mode="append")
     before = rows(DeltaTable(location.uri))
-    assert compact(DeltaTable(location.uri), location, OWNER) == replaced
+    assert compact_files(DeltaTable(location.uri), location, OWNER) == replaced
     assert rows(DeltaTable(location.uri)) == before
     assert len(DeltaTable(location.uri).file_uris()) == left

@@ -18,8 +18,8 @@ from pyarrow import parquet
 from pyarrow.fs import FileSystem
 
 from state.delta.tables.data_files import DataFile
-from state.delta.tables.sql import DATA_FUSION, visible_rows
-from state.delta.tables.storage import storage_at
+from state.delta.tables.sql import DATA_FUSION, select_visible_rows
+from state.delta.tables.storage import open_file_system
 from state.delta.write import rewriting
 from state.delta.write.change import Change, visible
 from state.delta.write.rewriting import UnitQueue, rewrite_files
@@ -78,7 +78,7 @@ def of_columns(values: dict[str, str]) -> StateColumns:
 
 def disk(folder: Path) -> FileSystem:
     """A folder as a table's storage."""
-    return storage_at(str(folder), {})
+    return open_file_system(str(folder), {})
 
 
 def of_rows(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
@@ -140,7 +140,7 @@ def test_what_was_before_is_what_a_query_finds(tmp_path: Path, before: TxId | No
     for number in range(8):
         folder, rows = tmp_path / str(number), stored(columns, ["long"], chance)
         write_deltalake(folder, rows)
-        sql = visible_rows(columns, before, DATA_FUSION)
+        sql = select_visible_rows(columns, before, DATA_FUSION)
         found = pa.table(QueryBuilder().register("t", DeltaTable(folder)).execute(sql).read_all())
         assert in_order(visible(rows, columns, before)) == in_order(found)
 

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.tables.staging import DRIVER_BYTES_MAX, STAGED_FOLDER, FileStager, attempt_of
+from state.delta.tables.staging import DRIVER_BYTES_MAX, STAGED_FOLDER, FileStager, parse_staged_attempt
 from state.delta.upkeep.segment_upkeep import SegmentUpkeep
 from tests.contract.states import OWNER, Place, content, counts
 from tests.file_limit import files_up_to
@@ -215,15 +215,15 @@ class TestStager:
         attempt = place.attempt(7, 12)
         files = [self.stager(tmp_path).stage(attempt, self.rows("a")) for _ in range(2)]
         assert len({file.path for file in files}) == 2
-        assert [attempt_of(file.path) for file in files] == [attempt, attempt]
+        assert [parse_staged_attempt(file.path) for file in files] == [attempt, attempt]
         assert all(file.path.isascii() and " " not in file.path for file in files)
-        assert attempt_of("part-00000-7.parquet") is None
+        assert parse_staged_attempt("part-00000-7.parquet") is None
 
     def test_never_writes_over_what_is_there(
         self, tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file = self.stager(tmp_path).stage(place.attempt(1, 1), self.rows("a"))
-        monkeypatch.setattr("state.delta.tables.staging.staged_name", lambda *_: file.path)
+        monkeypatch.setattr("state.delta.tables.staging.make_staged_name", lambda *_: file.path)
         with pytest.raises(OperatingError, match="File exists"):
             self.stager(tmp_path).stage(place.attempt(1, 1), self.rows("b", "c"))
         assert parquet.read_table(tmp_path / file.path)["word"].to_pylist() == ["a"]

@@ -19,7 +19,7 @@ import state.delta.read.table_reader
 import state.delta.state
 import state.delta.upkeep.merged_upkeep
 import state.delta.upkeep.table_upkeep
-from state.delta.log.files import LISTED_WITHIN_S, delete_old_files
+from state.delta.log.files import LISTING_S_MAX, delete_old_files
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation, catalog_table
 from state.delta.write.engine_commits import settle_feature
@@ -449,7 +449,7 @@ class TestOldFiles:
         """The process stood still while it listed: what it takes for old may be what another has written since."""
         location = DeltaLocation.parse(tmp_path / "t")
         stale = written(tmp_path / "t", 1)
-        times = iter([0.0, LISTED_WITHIN_S + 1.0])
+        times = iter([0.0, LISTING_S_MAX + 1.0])
         with monkeypatch.context() as held_up:
             held_up.setattr("state.delta.log.files.time.monotonic", lambda: next(times))
             written(tmp_path / "t", 2)

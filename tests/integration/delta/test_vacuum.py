@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from state.delta.log.files import RETENTION_S, UNCOMMITTED_KEPT_S, is_data_file, retention_s
+from state.delta.log.files import RETENTION_S, UNCOMMITTED_RETENTION_S, is_data_file, parse_retention_s
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.upkeep.table_upkeep import RetainedParts
@@ -136,8 +136,8 @@ class TestVacuum:
         """Files of an OPTIMIZE that takes longer than removed files are kept."""
         words, folder = opened(place, layout), place.folder / "t"
         counted(words, place, 1, 3)
-        in_flight = made(folder / data_file(), UNCOMMITTED_KEPT_S - 600)
-        left_behind = made(folder / data_file(), UNCOMMITTED_KEPT_S + 600)
+        in_flight = made(folder / data_file(), UNCOMMITTED_RETENTION_S - 600)
+        left_behind = made(folder / data_file(), UNCOMMITTED_RETENTION_S + 600)
         vacuum(words)
         assert in_flight.exists()
         assert not left_behind.exists()
@@ -146,18 +146,18 @@ class TestVacuum:
         words = opened(place, layout)
         counted(words, place, 1, 3)
         removals = words.open_table.upkeep._removals
-        removals.follow(DeltaTable(str(place.folder / "t")).version())
+        removals.read_log(DeltaTable(str(place.folder / "t")).version())
         table = DeltaTable(str(place.folder / "t"))
         given_up = set(removals.removed_at_s)
         table.restore(2)
-        removals.follow(table.version())
+        removals.read_log(table.version())
         assert given_up - set(removals.removed_at_s), "what was restored is not given up any more"
 
     def test_knows_what_was_given_up_before_a_checkpoint(self, place: Place, layout: str) -> None:
         """Checkpoints forget it, and the log is cleaned behind them."""
         words = opened(place, layout)
         counted(words, place, 1, 3)
-        words.open_table.upkeep._removals.follow(words.open_table.loaded.delta_version)
+        words.open_table.upkeep._removals.read_log(words.open_table.loaded.delta_version)
         table = DeltaTable(str(place.folder / "t"))
         table.create_checkpoint()
         for version in range(table.version()):
@@ -200,4 +200,4 @@ def test_data_files_are_known_by_name_and_folder(path: str, columns: list[str], 
     ],
 )
 def test_how_long_a_table_keeps_files_is_read_from_its_property(text: str, seconds: float) -> None:
-    assert retention_s(text) == seconds
+    assert parse_retention_s(text) == seconds

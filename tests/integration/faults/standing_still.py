@@ -118,7 +118,7 @@ class StillState(DeltaMapState):
         table.apply = still
 
 
-replace_files = delta_files._replace
+replace_files = delta_files._commit_replacement
 
 
 def replace_files_later(*given: Any) -> None:
@@ -209,7 +209,7 @@ def main(point: str) -> None:
     POINT.chosen = point
     setattr(delta_merged, "COMPACTION_INTERVAL", 2)  # noqa: B010
     setattr(delta_merged, "FILES_MAX", 1)  # noqa: B010
-    setattr(delta_files, "_replace", replace_files_later)  # noqa: B010
+    setattr(delta_files, "_commit_replacement", replace_files_later)  # noqa: B010
     if point == COMPACTING:
         # A small table is one file all the time.
         setattr(delta_small, "REWRITTEN_ROWS_MAX", -1)  # noqa: B010

@@ -91,7 +91,7 @@ CASES = [
     *(("merge", "per-word: vacuum", 1), ("merge", "per-bucket: vacuum", 1)),
     *(("log", "per-word: write", 3), ("log", "per-word: write", 4), ("log", "per-bucket: write", 3)),
     *(("log", "per-bucket: write", 4), ("log", "per-word: set_table_properties", 1), ("log", "per-word: vacuum", 1)),
-    *(("staged", "per-word: stage", 3), ("staged", "per-word: stage", 6), ("staged", "per-word: stage_all", 1)),
+    *(("staged", "per-word: stage", 3), ("staged", "per-word: stage", 6), ("staged", "per-word: stage_batches", 1)),
     *(("staged", "per-word: staged files", n) for n in (1, 2, 3, 4, LAST_COMPACTION)),
     *(("staged", "per-word: write", n) for n in (3, 8)),
     *(("staged", "per-bucket: write", 2), ("staged", "per-word: remove", 2), ("staged", "store: record_processed", 2)),

@@ -14,7 +14,7 @@ from state.delta.segments.log_layout import (
     due_compaction,
     full_compaction,
 )
-from state.delta.tables.sql import DATA_FUSION, SPARK_SQL, is_in_range
+from state.delta.tables.sql import DATA_FUSION, SPARK_SQL, build_range_condition
 from state.rows.columns import StateColumns
 from transactional.errors import ConfigError, ProtocolError
 from transactional.model.attempt import TxId
@@ -119,7 +119,7 @@ def test_a_range_of_a_key_is_asked_of_each_scan() -> None:
     narrowed = SegmentQuery(columns, {"n": "sum"}, DATA_FUSION).in_range("at", 5, 7)
     sql = narrowed.view_over_base(TxId(1), TxId(9))
     assert sql.count("FROM t ") == 2
-    assert sql.count(f"(SELECT * FROM t WHERE {is_in_range(DATA_FUSION, 'at', 5, 7)})") == 2
+    assert sql.count(f"(SELECT * FROM t WHERE {build_range_condition(DATA_FUSION, 'at', 5, 7)})") == 2
 
 
 def test_a_base_lies_in_the_order_in_which_its_rows_go() -> None:

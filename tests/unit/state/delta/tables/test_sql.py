@@ -7,13 +7,15 @@ from functools import partial
 
 import pytest
 
-from state.delta.tables.sql import DATA_FUSION, SPARK_SQL, Dialect, aggregated_sql, combined_sql
+from state.delta.tables.sql import DATA_FUSION, SPARK_SQL, Dialect, build_aggregate_sql, build_combine_sql
 from transactional.errors import ProtocolError
 
 WAYS: dict[str, Callable[..., str]] = {
-    "two values": lambda how, dialect: combined_sql(how, "b", "d", "long", dialect),
-    "rows": lambda how, dialect: partial(aggregated_sql, is_part=False)(how, "d", "txid", "long", dialect),
-    "rows of a part": lambda how, dialect: partial(aggregated_sql, is_part=True)(how, "d", "txid", "long", dialect),
+    "two values": lambda how, dialect: build_combine_sql(how, "b", "d", "long", dialect),
+    "rows": lambda how, dialect: partial(build_aggregate_sql, is_part=False)(how, "d", "txid", "long", dialect),
+    "rows of a part": lambda how, dialect: partial(build_aggregate_sql, is_part=True)(
+        how, "d", "txid", "long", dialect
+    ),
 }
 
 

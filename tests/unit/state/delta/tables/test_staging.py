@@ -23,7 +23,7 @@ def at_once(stager: FileStager) -> StagedFile:
 
 
 def batch_by_batch(stager: FileStager) -> StagedFile:
-    return stager.stage_all(ATTEMPT, ROWS.to_reader(1))
+    return stager.stage_batches(ATTEMPT, ROWS.to_reader(1))
 
 
 @pytest.mark.parametrize("stage", [at_once, batch_by_batch])

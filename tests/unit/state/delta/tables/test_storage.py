@@ -26,7 +26,13 @@ from state.delta.doctor import ExaminedDelta
 from state.delta.log.log import table_exists
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.tables.storage import REQUESTS_AT_ONCE, _Objects, create, open_parquet, storage_at
+from state.delta.tables.storage import (
+    REQUESTS_AT_ONCE,
+    _ObjectStoreHandler,
+    create_object,
+    open_file_system,
+    open_parquet,
+)
 from state.delta.tables.table import DeltaLocation, load_table
 from state.delta.write.creating import create_table
 from state.fence import TableWrite, WriteRefused
@@ -196,7 +202,7 @@ ASKED: Mapping[str, Callable[[FileSystem], object]] = {
     "streaming": lambda files: files.open_input_stream("a").read(),
     "deleting": lambda files: files.delete_file("a"),
     "writing": lambda files: _write(files, "w", b"rows"),
-    "creating": lambda files: create(files, "w", b"rows"),
+    "creating": lambda files: create_object(files, "w", b"rows"),
     "a file of rows": lambda files: open_parquet(files, "rows", 4_000).read()["a"].to_pylist(),
     "a large file of rows": lambda files: open_parquet(files, "rows", len(ROWS)).read()["a"].to_pylist(),
 }
@@ -232,7 +238,7 @@ def test_others_go_on_while_a_store_does_not(
         monkeypatch.setattr("state.delta.tables.storage.WHOLE_BYTES_MAX", 0)
     with ThreadPoolExecutor(1) as another:
         store.stand_still()
-        waiting = another.submit(ASKED[asked], storage_at(TABLE, options))
+        waiting = another.submit(ASKED[asked], open_file_system(TABLE, options))
         store.await_request()
         assert not waiting.done()
         store.go_on()
@@ -253,11 +259,11 @@ def test_many_objects_are_looked_at_side_by_side(
         return head(*given)
 
     monkeypatch.setattr(obstore, "head", head_of_two)
-    infos = storage_at(TABLE, options).get_file_info(["a", "b"] * REQUESTS_AT_ONCE)
+    infos = open_file_system(TABLE, options).get_file_info(["a", "b"] * REQUESTS_AT_ONCE)
     assert [info.size for info in infos] == [3, None] * REQUESTS_AT_ONCE
     store.refuses = "words"
     with pytest.raises(OSError, match="S3 error"):
-        storage_at(TABLE, options).get_file_info(["a", "b"] * REQUESTS_AT_ONCE)
+        open_file_system(TABLE, options).get_file_info(["a", "b"] * REQUESTS_AT_ONCE)
 
 
 @pytest.mark.parametrize("asked", [each for each in ASKED if each not in ("a listing", "deleting")])
@@ -266,7 +272,7 @@ def test_an_outage_is_an_error_of_the_system_in_one_line(
 ) -> None:
     store.refuses = "words"
     with pytest.raises(OSError, match="S3 error") as raised:
-        ASKED[asked](storage_at(TABLE, options))
+        ASKED[asked](open_file_system(TABLE, options))
     assert "\n" not in str(raised.value)
 
 
@@ -283,23 +289,23 @@ def test_the_reason_of_an_outage_is_named(
     store.stand_still()
     there = {"aws_endpoint_url": endpoint} if endpoint else {}
     with pytest.raises(OSError, match=rf"{re.escape(reason)}$"):
-        storage_at(TABLE, {**options, **there, "timeout": "100ms"}).get_file_info(["a"])
+        open_file_system(TABLE, {**options, **there, "timeout": "100ms"}).get_file_info(["a"])
 
 
 def test_what_is_created_takes_the_place_of_nothing(
     store: StandingS3, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = storage_at(TABLE, options)
-    create(files, "entry", b"first")
+    files = open_file_system(TABLE, options)
+    create_object(files, "entry", b"first")
     with pytest.raises(FileExistsError):
-        create(files, "entry", b"second")
+        create_object(files, "entry", b"second")
     assert store.stored["words/entry"][0] == b"first"
     # A request whose answer was lost is sent again by the client: then it finds what it has written.
-    create(files, "entry", b"first")
+    create_object(files, "entry", b"first")
 
 
 def test_what_is_not_there_is_not_there(options: dict[str, str]) -> None:
-    files = storage_at(TABLE, options)
+    files = open_file_system(TABLE, options)
     assert files.get_file_info(FileSelector("f", allow_not_found=True)) == []
     with pytest.raises(FileNotFoundError, match="there is nothing in f"):
         files.get_file_info(FileSelector("f"))
@@ -309,7 +315,7 @@ def test_what_is_not_there_is_not_there(options: dict[str, str]) -> None:
 
 
 def handler(uri: str, **options: str) -> Any:
-    files = storage_at(uri, options)
+    files = open_file_system(uri, options)
     assert isinstance(files, PyFileSystem)
     return files.handler
 
@@ -365,20 +371,20 @@ class TestOptions:
         ],
     )
     def test_of_other_stores(self, uri: str, options: dict[str, str]) -> None:
-        assert isinstance(handler(uri, **options), _Objects)
+        assert isinstance(handler(uri, **options), _ObjectStoreHandler)
 
     @pytest.mark.parametrize("option", ["aws_profile", "AWS_IAM_ROLE_ARN"])
     def test_that_only_amazons_library_understands_are_left_to_delta_rs(self, option: str) -> None:
         keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "aws_region": "eu-1"}
-        assert isinstance(handler("s3://tables/words", **keys), _Objects)
-        assert not isinstance(handler("s3://tables/words", **keys, **{option: "x"}), _Objects)
+        assert isinstance(handler("s3://tables/words", **keys), _ObjectStoreHandler)
+        assert not isinstance(handler("s3://tables/words", **keys, **{option: "x"}), _ObjectStoreHandler)
 
     def test_a_file_of_keys_is_left_to_delta_rs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         keys = tmp_path / "credentials"
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))
-        assert isinstance(handler("s3://tables/words", aws_region="eu-1"), _Objects)
+        assert isinstance(handler("s3://tables/words", aws_region="eu-1"), _ObjectStoreHandler)
         keys.touch()
-        assert not isinstance(handler("s3://tables/words", aws_region="eu-2"), _Objects)
+        assert not isinstance(handler("s3://tables/words", aws_region="eu-2"), _ObjectStoreHandler)
 
     @pytest.mark.parametrize(
         ("uri", "options", "said"),
@@ -421,5 +427,5 @@ class TestOptions:
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:9")
         options = {"aws_metadata_endpoint": "http://127.0.0.1:9", "max_retries": "0"}
         with pytest.raises(OSError, match=r"127\.0\.0\.1:9"):
-            storage_at("s3://b/t", options).get_file_info("_delta_log/0.json")
+            open_file_system("s3://b/t", options).get_file_info("_delta_log/0.json")
         assert capfd.readouterr().err == ""

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from state.delta.tables.data_files import DataFile
-from state.delta.tables.storage import storage_at
+from state.delta.tables.storage import open_file_system
 from state.delta.write.change import Change
 from state.delta.write.rewriting import rewrite_files
 from state.delta.write.touched_files import Footers
@@ -33,8 +33,8 @@ def test_a_null_key_that_comes_with_others_is_found_beyond_their_bounds(tmp_path
     change = Change(
         COLUMNS, TxId(2), pa.Table.from_pylist(coming, arrow_schema(COLUMNS.written_columns)), {"count": "sum"}
     )
-    reached = Footers(storage_at(str(tmp_path), {}), COLUMNS).select(files, change)
-    written = rewrite_files(storage_at(str(tmp_path), {}), reached.changed, schema.names, change)
+    reached = Footers(open_file_system(str(tmp_path), {}), COLUMNS).select(files, change)
+    written = rewrite_files(open_file_system(str(tmp_path), {}), reached.changed, schema.names, change)
     left = [file.name for file in files if file not in written.old]
     tables = [parquet.read_table(tmp_path / name) for name in (*left, *(file.name for file in written.new))]
     found = sorted(((row["n"], row["count"]) for row in pa.concat_tables(tables).to_pylist()), key=str)
