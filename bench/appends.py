@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import machine, page
+from bench.added import TimedSpout, measure_added
 from bench.append_programs import AVRO, JSON, ROW_BYTES, send
 from bench.append_sheets import COLUMNS, append_rows
 from bench.figures import percentile
@@ -39,12 +40,11 @@ from bench.report import WIDTH
 from bench.results import heading, save
 from bench.rounds import WrongResult
 from bench.sink_programs import PARTITIONS, now_us
-from bench.sinks import OURS, SPARK, Process, TimedSpout
+from bench.sinks import OURS, SPARK, Process
 from sinks import DeltaSink
 from spouts.kafka_admin import create_topic, delete_topic
 from spouts.local_broker import LocalBroker
 from spouts.local_broker_jvm import end_watched, start_watched
-from state import DeltaMapState
 from transactional import TransactionalTopologyBuilder, run_topology
 from transactional.runtime.spark.session import DELTA_JARS
 
@@ -215,28 +215,14 @@ def append_at_rate(system: str, rate: int, bootstrap: str, form: str, scale: Sca
     return {"rate_mb_per_s": rate * ROW_BYTES / 1e6, "p50_ms": p50_ms, "p99_ms": p99_ms, **used}
 
 
-def transaction_ms(rows: int, transactions: int, *, has_sink: bool) -> float:
-    """The median time of a transaction that counts rows into a Delta table, and appends them if `has_sink`."""
-    tuples = [(f"word-{number % 1_000}", f"{number:0900}") for number in range(rows)] * transactions
-    spout = TimedSpout([tuples], "word string, payload string", take=rows)
-    with tempfile.TemporaryDirectory(prefix="appends-", ignore_cleanup_errors=True) as folder:
-        builder = TransactionalTopologyBuilder("added", "rows", spout)
-        counts = DeltaMapState(f"{folder}/counts", "word string").count()
-        builder.set_committer_bolt("counts", counts).fields_grouping("rows", "word")
-        if has_sink:
-            builder.set_sink("table", DeltaSink(f"{folder}/table")).local_or_shuffle_grouping("rows")
-        config = {"stop_when_drained": True, "max_spout_pending": 1}
-        run_topology(builder.build(), store=f"sqlite:///{folder}/store.db", config=config, master="none")
-    gaps_s = [end - start for start, end in pairwise(spout.committed_s)]
-    return 1e3 * percentile(gaps_s[len(gaps_s) // 5 :], 50)
+def measure_added_rows(rows: int, scale: Scale, _log: Path) -> dict[str, float]:
+    """The same transactions without a sink and with one."""
+    tuples = [(f"word-{number % 1_000}", f"{number:0900}") for number in range(rows)]
 
+    def add_sink(builder: TransactionalTopologyBuilder, folder: str) -> None:
+        builder.set_sink("table", DeltaSink(f"{folder}/table")).local_or_shuffle_grouping("rows")
 
-def measure_added(rows: int, scale: Scale, _log: Path) -> dict[str, float]:
-    """The same transactions without a sink and with one, one after the other."""
-    without_ms, with_ms = (
-        transaction_ms(rows, scale.added_transactions, has_sink=has_sink) for has_sink in (False, True)
-    )
-    return {"without_ms": without_ms, "with_ms": with_ms, "added_ms": with_ms - without_ms}
+    return measure_added(tuples, "word string, payload string", scale.added_transactions, add_sink)
 
 
 def measure_growth(scale: Scale, _log: Path) -> dict[str, float]:
@@ -313,7 +299,7 @@ def measure_round(run: Measuring, number: int, bootstrap: str, scale: Scale, opt
             rate = int(speed * 1e6 / ROW_BYTES * LOADS[load])
             run.measure(load, form, system, number, partial(append_at_rate, system, rate, bootstrap, form, scale))
     for rows in (100, 1_000) if "added" in options.parts and OURS in options.systems else ():
-        run.measure("added", f"{rows:,} rows", OURS, number, partial(measure_added, rows, scale))
+        run.measure("added", f"{rows:,} rows", OURS, number, partial(measure_added_rows, rows, scale))
 
 
 def show(rows: Sequence[Mapping[str, Any]], console: Console) -> None:

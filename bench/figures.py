@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from bench.rounds import Round
 
@@ -60,6 +61,38 @@ class Ratio:
     throughput: Spread
     latency: Spread | None
     """Of the rounds' p50, peer's over ours."""
+
+
+Row = Mapping[str, Any]
+"""What one round of a benchmark has measured, and its key: what was measured, of which system, at which size."""
+
+
+def select_rows(rows: Sequence[Row], **key: object) -> list[Row]:
+    """Return the rows with these values."""
+    return [row for row in rows if all(row[name] == value for name, value in key.items())]
+
+
+def select_spread(rows: Sequence[Row], name: str, **key: object) -> dict[str, float] | None:
+    """Return the spread of a figure over the rows with this key that have it; None if there are none."""
+    figures = [row[name] for row in select_rows(rows, **key) if name in row]
+    return asdict(Spread.of(figures)) if figures else None
+
+
+def format_rows(
+    rows: Sequence[Row], key: Sequence[str], texts: Mapping[str, str]
+) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Yield each key of the rows, and in words the lowest, the median and the highest of its figures.
+
+    `texts` has a text with a placeholder for each figure.
+    """
+    for values in dict.fromkeys(tuple(row[name] for name in key) for row in rows):
+        rounds = select_rows(rows, **dict(zip(key, values, strict=True)))
+        spreads = {name: Spread.of([row[name] for row in rounds]) for name in texts if name in rounds[0]}
+        yield values, ", ".join(texts[name].format(_format_spread(spread)) for name, spread in spreads.items())
+
+
+def _format_spread(spread: Spread) -> str:
+    return " … ".join(f"{figure:,.0f}" if figure >= 100 else f"{figure:.1f}" for figure in asdict(spread).values())
 
 
 def percentile(figures: Sequence[float], percent: float) -> float:

@@ -29,6 +29,10 @@ class CpuTime:
         """The number of cores that this process and all below it have used on average since `before`."""
         return (self.own - before.own) / max(self.total - before.total, 1) * (os.cpu_count() or 1)
 
+    def own_ms_since(self, before: CpuTime) -> float:
+        """The milliseconds of a processor that this process and all below it have used since `before`."""
+        return 1e3 * (self.own - before.own) / os.sysconf("SC_CLK_TCK")
+
 
 def cpu_time() -> CpuTime | None:
     """The processor time by now; None where the system does not report it. Ours: this process and all below it."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from bench.append_sheets import format_spread
-from bench.figures import Spread
+from bench.figures import Row, format_rows, select_spread
 from bench.targets import Target
 
 COLUMNS = ("what", "records", "system", "least … median … most")
@@ -21,33 +18,28 @@ _NAMES = {
     "without_ms": "without {} ms",
     "with_ms": "with {} ms",
     "added_ms": "added {} ms",
+    "cpu_ms": "with it {} ms of processors",
 }
 
 
-def sink_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+def sink_rows(rows: Sequence[Row]) -> Iterator[Sequence[str]]:
     """A line for each row over its rounds."""
-    for what, records, system in dict.fromkeys(tuple(row[name] for name in _KEY) for row in rows):
-        rounds = _rounds(rows, what, records, system)
-        figures = (text.format(format_spread(rounds, name)) for name, text in _NAMES.items() if name in rounds[0])
-        yield what, f"{records:,}", system, ", ".join(figures)
+    for (what, records, system), figures in format_rows(rows, _KEY, _NAMES):
+        yield what, f"{records:,}", system, figures
 
 
-def sink_targets(rows: Sequence[Mapping[str, Any]]) -> Iterator[Target]:
+def sink_targets(rows: Sequence[Row]) -> Iterator[Target]:
     """What sinks are to reach."""
     for start, name, most in (("consumed", "consumed_p50_ms", 30), ("sent", "p50_ms", None)):
-        latency = _figure(rows, "latency", 1_000, name)
+        latency = _spread(rows, "latency", 1_000, name)
         yield Target(f"{start} to visible, 1,000 records/s, p50", latency, at_most=most, unit="ms")
-    speed = _figure(rows, "throughput", 200_000, "speed")
+    speed = _spread(rows, "throughput", 200_000, "speed")
     yield Target("a backlog, 200,000 records a transaction, records/s", speed, at_least=400_000, unit="")
-    for records in (1_000, 20_000):
-        added = _figure(rows, "added", records, "added_ms")
-        yield Target(f"a sink, added to a transaction of {records:,}", added, at_most=10, unit="ms")
+    for what, pace in (("added", "at full load"), ("paced", "with pauses")):
+        for records in (1_000, 20_000):
+            added = _spread(rows, what, records, "added_ms")
+            yield Target(f"a sink, added to a transaction of {records:,}, {pace}", added, at_most=10, unit="ms")
 
 
-def _rounds(rows: Sequence[Mapping[str, Any]], *key: object) -> list[Mapping[str, Any]]:
-    return [row for row in rows if tuple(row[name] for name in _KEY) == key]
-
-
-def _figure(rows: Sequence[Mapping[str, Any]], what: str, records: int, name: str) -> Any:
-    rounds = [row for row in _rounds(rows, what, records, "ours") if name in row]
-    return asdict(Spread.of([row[name] for row in rounds])) if rounds else None
+def _spread(rows: Sequence[Row], what: str, records: int, name: str) -> dict[str, float] | None:
+    return select_spread(rows, name, what=what, records=records, system="ours")

@@ -3,7 +3,8 @@
 Three rounds in turns on one broker. Ours and Kafka Streams pass each record on once, Structured Streaming at least
 once. A row of latency sends records at a rate and notes when a reader of committed records sees them: from when a
 record was sent and, for ours, from when its transaction was planned, after which tasks read it. A row of throughput
-passes on a backlog. Last, the same transactions with a sink and without one. Each row is kept at once.
+passes on a backlog. Last, the same transactions with a sink and without one: one after the other, and with pauses in
+which the sink publishes. Each row is kept at once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import page
+from bench.added import measure_added
 from bench.figures import percentile
 from bench.report import WIDTH
 from bench.results import heading, save
@@ -43,12 +45,10 @@ from bench.sink_programs import (
 )
 from bench.sink_sheets import COLUMNS, sink_rows
 from sinks import KafkaSink
-from spouts import MemoryTransactionalSpout
 from spouts.kafka_admin import create_topic
 from spouts.local_broker import LocalBroker
 from spouts.local_broker_jvm import end_watched, start_watched
-from state import DeltaMapState
-from transactional import TransactionalTopologyBuilder, run_topology
+from transactional import TransactionalTopologyBuilder
 from transactional.core.store.rules import COMMITTED
 from transactional.operations.loading import open_store
 from transactional.runtime.engine.clock import SystemClock
@@ -61,6 +61,8 @@ PROBE = 0
 """The number of the records that are sent until the first one comes through."""
 _PROBE_S, _START_S, _SILENT_S = 0.25, 120.0, 60.0
 _FETCHED_MAX, _ATTEMPTS_MAX = 10_000, 100_000
+_PAUSE_S = 0.1
+"""The time between two transactions of a row with pauses. What a sink publishes meanwhile takes half of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,42 +292,15 @@ def _read_all(reader: Reader, count: int, system: str, process: Process, probes:
     reader.seen.check(count, exactly=system != SPARK)
 
 
-class TimedSpout(MemoryTransactionalSpout):
-    """Notes when transactions are committed, by the clock of this process, in seconds."""
+def added(records: int, bootstrap: str, scale: Scale, pause_s: float = 0) -> dict[str, float]:
+    """The same transactions without a sink and with one."""
+    tuples = [(f"word-{number % 1_000}", b"." * 100) for number in range(records)]
+    sink = KafkaSink(bootstrap, new_topics(bootstrap)[1], value="payload")
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.committed_s: list[float] = []
+    def add_sink(builder: TransactionalTopologyBuilder, _folder: str) -> None:
+        builder.set_sink("out", sink).shuffle_grouping("rows")
 
-    def committed(self, batch: Any) -> None:
-        """Note the time."""
-        self.committed_s.append(time.perf_counter())
-        super().committed(batch)
-
-
-def transaction_ms(bootstrap: str, records: int, transactions: int, *, has_sink: bool) -> float:
-    """The median time of a transaction that counts records into a Delta table, and publishes them if `has_sink`."""
-    rows = [(f"word-{number % 1_000}", b"." * 100) for number in range(records)] * transactions
-    spout = TimedSpout([rows], "word string, payload binary", take=records)
-    with tempfile.TemporaryDirectory(prefix="sinks-") as folder:
-        _, target = new_topics(bootstrap)
-        builder = TransactionalTopologyBuilder(f"to-{target}", "records", spout)
-        counts = DeltaMapState(f"{folder}/counts", "word string").count()
-        builder.set_committer_bolt("counts", counts).fields_grouping("records", "word")
-        if has_sink:
-            builder.set_sink("out", KafkaSink(bootstrap, target, value="payload")).shuffle_grouping("records")
-        config = {"stop_when_drained": True, "max_spout_pending": 1}
-        run_topology(builder.build(), store=f"sqlite:///{folder}/store.db", config=config, master="none")
-    gaps_s = [end - start for start, end in pairwise(spout.committed_s)]
-    return 1e3 * percentile(gaps_s[len(gaps_s) // 5 :], 50)
-
-
-def added(records: int, bootstrap: str, scale: Scale) -> dict[str, Any]:
-    """The same transactions without a sink and with one, one after the other."""
-    without_ms, with_ms = (
-        transaction_ms(bootstrap, records, scale.added_transactions, has_sink=has_sink) for has_sink in (False, True)
-    )
-    return {"without_ms": without_ms, "with_ms": with_ms, "added_ms": with_ms - without_ms}
+    return measure_added(tuples, "word string, payload binary", scale.added_transactions, add_sink, pause_s)
 
 
 def rows_of(scale: Scale, systems: Sequence[str]) -> Iterator[tuple[str, str, int]]:
@@ -337,14 +312,15 @@ def rows_of(scale: Scale, systems: Sequence[str]) -> Iterator[tuple[str, str, in
         yield from (
             ("throughput", system, batch) for system in systems if system != STREAMS or batch == scale.rates[-1]
         )
-    yield from (("added", OURS, rate) for rate in scale.rates if rate < 200_000 and OURS in systems)
+    for what in ("added", "paced"):
+        yield from ((what, OURS, rate) for rate in scale.rates if rate < 200_000 and OURS in systems)
 
 
 def measure(row: tuple[str, str, int], bootstrap: str, scale: Scale, log: Path) -> Mapping[str, float]:
     """Measure one row. Raises `WrongResult` if a record is missing, or came twice where it may not."""
     what, system, records = row
-    if what == "added":
-        return added(records, bootstrap, scale)
+    if what in ("added", "paced"):
+        return added(records, bootstrap, scale, _PAUSE_S if what == "paced" else 0)
     return (latency if what == "latency" else throughput)(system, records, bootstrap, scale, log)
 
 
