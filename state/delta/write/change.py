@@ -66,14 +66,13 @@ class Change:
         are some of the rows, and `in_source` has the position of each in the new rows.
         """
         try:
-            return self._merged_rows(*_side_by_side(stored, self.rows, self.columns.key.names, in_source))
+            return self._merged_rows(stored, in_source)
         except pa.ArrowException as error:
             raise WriteRefused(str(error), is_conflict=False) from error
 
-    def _merged_rows(self, rows: pa.Table, source: pa.Table, in_source: pa.Array) -> pa.Table:
-        """Return the stored rows, and the new ones beside them, as one row each. `in_source` is NULL without a new
-        row."""
+    def _merged_rows(self, stored: pa.Table, in_source: pa.Array | None) -> pa.Table:
         names, txid, no_txid = self.columns, pa.scalar(int(self.txid), pa.int64()), pa.scalar(None, pa.int64())
+        rows, source, in_source = _side_by_side(stored, self.rows, names.key.names, in_source)
         is_in_source = pc.is_valid(in_source)
         has_own = pc.any(pc.equal(rows[names.txid], txid)).as_py()
         # The rows before this transaction: rows of a dead attempt start again from their previous values.

@@ -70,29 +70,31 @@ class Footers:
     storage: FileSystem
     columns: StateColumns
     _cached: dict[str, FileBounds] = field(default_factory=dict)
+    _fields: pa.Schema = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._fields = _bounded_columns(self.columns)
 
     def _read_bounds(self, files: Sequence[DataFile]) -> list[FileBounds]:
         """Return the bounds of all files of the table."""
-        fields = _bounded_columns(self.columns)
         self._cached = {
             file.name: self._cached.get(file.name)
-            or _bounds_of_file(parquet.read_metadata(file.name, filesystem=self.storage), fields)
+            or _bounds_of_file(parquet.read_metadata(file.name, filesystem=self.storage), self._fields)
             for file in files
         }
         return list(self._cached.values())
 
     def add(self, files: Iterable[WrittenFile]) -> None:
         """Cache the bounds of files that were just written."""
-        fields = _bounded_columns(self.columns)
         with_footers = [file for file in files if file.footer is not None]
-        self._cached |= {file.part.name: _bounds_of_file(file.footer, fields) for file in with_footers}
+        self._cached |= {file.part.name: _bounds_of_file(file.footer, self._fields) for file in with_footers}
 
     def select(self, files: Sequence[DataFile], change: Change) -> FileSelection:
         """Select the files that a transaction concerns. `files` are all of the table.
 
         Raises `OSError`, `ArrowException`.
         """
-        filter_ = _FileFilter(change, _bounds_of_keys(change.columns, change.rows))
+        filter_ = _FileFilter(change, _bounds_of_keys(self._fields, change))
         row_counts = {file: bounds.rows for file, bounds in zip(files, self._read_bounds(files), strict=True)}
         selection = FileSelection([], [], [], row_counts)
         for file in files:
@@ -196,10 +198,10 @@ def _is_exact(type_: pa.DataType) -> bool:
     return bool(types.is_integer(type_) or types.is_timestamp(type_) or types.is_date(type_) or types.is_boolean(type_))
 
 
-def _bounds_of_keys(columns: StateColumns, rows: pa.Table) -> dict[str, Bounds]:
-    """Return the bounds of the keys of some rows by key column. Without rows they overlap nothing."""
-    types, bounds = _bounded_columns(columns), dict[str, Bounds]()
-    for name in columns.key.names:
+def _bounds_of_keys(types: pa.Schema, change: Change) -> dict[str, Bounds]:
+    """Return the bounds of the keys of new rows by key column. Without rows they overlap nothing."""
+    rows, bounds = change.rows, dict[str, Bounds]()
+    for name in change.columns.key.names:
         if name not in types.names:
             continue
         if not rows.num_rows:
