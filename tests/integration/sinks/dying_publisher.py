@@ -7,6 +7,8 @@ beginning of its topics' names.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,19 +49,27 @@ POINTS: dict[str, Point] = {
 }
 
 
-def parse(tuple: Tuple) -> Any:
-    """The tuple, unless it is a bad one."""
+def number_topics(topic: str) -> list[str]:
+    """The topics for even and odd numbers."""
+    return [f"{topic}-even", f"{topic}-odd"]
+
+
+def parse(tuple: Tuple, topics: Sequence[str]) -> Any:
+    """The tuple with its topic, unless it is a bad one."""
     if tuple["number"] in BAD:
         raise ValueError(f"number {tuple['number']} is bad")
-    return (tuple["word"], tuple["number"])
+    return (tuple["word"], tuple["number"], topics[tuple["number"] % 2])
 
 
 def build(bootstrap: str, topic: str, folder: Path, take: int) -> Topology:
-    """Numbers to one topic, and the counts of words, behind their table, to another."""
+    """Numbers to two topics by a field, and the counts of words, behind their table, to another."""
     spout = OpaqueMemoryTransactionalSpout([ROWS[::2], ROWS[1::2]], fields="word string, number long", take=take)
     builder = TransactionalTopologyBuilder(topic, "rows", spout, 2)
-    builder.set_bolt("parse", parse, 2, output="word string, number long").shuffle_grouping("rows")
-    numbers = KafkaSink(bootstrap, f"{topic}-numbers", key="word", value=JsonValue("number"))
+    topics = number_topics(topic)
+    parse_row = partial(parse, topics=topics)
+    builder.set_bolt("parse", parse_row, 2, output="word string, number long, target string").shuffle_grouping("rows")
+    value = JsonValue("number")
+    numbers = KafkaSink(bootstrap, topics=topics, topic_field="target", key="word", value=value)
     builder.set_sink("numbers", numbers, 2).fields_grouping("parse", "word")
     for name in ("first", "second"):
         state = DeltaMapState(folder / name, key="word string")

@@ -15,9 +15,11 @@ from confluent_kafka import Consumer, TopicPartition
 from spouts.kafka_admin import create_topic
 from tests.integration.sinks.deaths import Victim
 from tests.integration.sinks.dying import BAD, ROWS
-from tests.integration.sinks.dying_publisher import POINTS
+from tests.integration.sinks.dying_publisher import POINTS, build, number_topics
 from tests.integration.tables import counts, rows
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
+from transactional.operations.doctor.sinks import checked_topics
+from verifier.sinks.publications import check_sinks
 
 PARTITIONS = 3
 
@@ -63,8 +65,8 @@ def visible_records(bootstrap: str, topic: str, partitions: int) -> list[Seen]:
 def make_publisher(bootstrap: str, folder: Path, topology_id: str, processing: str, store_url: str = "") -> Victim:
     """Make the victim in a folder of its own. Without a `store_url` the store is an SQLite database there."""
     folder.mkdir(parents=True)
-    for suffix in ("numbers", "counts"):
-        create_topic(bootstrap, f"{topology_id}-{suffix}", PARTITIONS)
+    for topic in (*number_topics(topology_id), f"{topology_id}-counts"):
+        create_topic(bootstrap, topic, PARTITIONS)
     store_url = store_url or f"sqlite:///{folder}/store.db"
     return Victim(
         "tests.integration.sinks.dying_publisher",
@@ -80,25 +82,32 @@ def make_publisher(bootstrap: str, folder: Path, topology_id: str, processing: s
 
 def _check_publications(bootstrap: str, topic: str, folder: Path, store_url: str) -> None:
     """Each number is published once, each count as its table had it, by the attempts that the store has committed."""
-    numbers = visible_records(bootstrap, f"{topic}-numbers", PARTITIONS)
+    published = {name: visible_records(bootstrap, name, PARTITIONS) for name in number_topics(topic)}
+    numbers = [seen for records in published.values() for seen in records]
+    for remainder, records in enumerate(published.values()):
+        assert {int(str(seen.value["number"])) % 2 for seen in records} == {remainder}
     good = [row for row in ROWS if row[1] not in BAD]
     assert Counter((seen.key, seen.value["number"]) for seen in numbers) == Counter(good)
     in_table = Counter(word for word, _ in good)
     assert counts(folder / "first", "word") == counts(folder / "second", "word") == in_table
     assert len(rows(folder / "letters", "txid")) == len(BAD)
-    changes = visible_records(bootstrap, f"{topic}-counts", PARTITIONS)
+    changes = published[f"{topic}-counts"] = visible_records(bootstrap, f"{topic}-counts", PARTITIONS)
     for word, count in in_table.items():
         values = [int(str(seen.value["count"])) for seen in changes if seen.key == word]
         assert values == sorted(set(values)), f"{word}: {values}"
         assert values[-1] == count
     with closing(SqlCoordinatorStore(store_url)) as store:
-        records = store.attempts(topic, limit=100_000)
-        committed = {each.attempt.txid: each.attempt.attempt_id for each in records if each.phase == "committed"}
+        attempts = store.attempts(topic, limit=100_000)
+        committed = {each.attempt.txid: each.attempt.attempt_id for each in attempts if each.phase == "committed"}
         progress = store.sinks(topic)
     assert {name: each.waiting for name, each in progress.items()} == {"numbers": 0, "counts": 0}
     for seen in (*numbers, *changes):
         assert committed[seen.txid] == seen.attempt_id, seen  # type: ignore[index]
-    for published in (numbers, changes):
+    for name, records in published.items():
         for partition in range(PARTITIONS):
-            txids = [seen.txid for seen in published if seen.partition == partition]
-            assert all(one <= other for one, other in pairwise(txids)), f"partition {partition}: {txids}"
+            txids = [seen.txid for seen in records if seen.partition == partition]
+            assert all(one <= other for one, other in pairwise(txids)), f"{name}, partition {partition}: {txids}"
+    topics, _ = checked_topics(build(bootstrap, topic, folder, 1))
+    report = check_sinks(store_url, topic, topics)
+    assert (report.findings, report.notes) == ((), ())
+    assert report.checked == {"published records": len(numbers) + len(changes)}

@@ -386,6 +386,40 @@ def test_records_that_the_topic_would_refuse_are_dead_letters(bootstrap: str, tm
     assert sorted(str(seen.value["error"]) for seen in published_letters) == sorted(errors)
 
 
+@pytest.mark.long("a run over a broker; tests/unit/sinks/kafka/test_topics.py without one, and the simulation")
+def test_a_field_names_the_topic_of_each_record(bootstrap: str, tmp_path: Path) -> None:
+    """Many records for a topic of small batches, and one that only the other topic takes; none for a third one."""
+    small, large = new_topic(bootstrap, 2, {"max.message.bytes": "3000"}), new_topic(bootstrap)
+    noise = os.urandom(50_000).hex()
+    words = [(os.urandom(200).hex(), small) for _ in range(500)]
+    bad = [(noise, small), ("lost", f"{small}-none"), ("nowhere", None)]
+    spout = OpaqueMemoryTransactionalSpout(
+        [[*words, (noise, large), *bad]], fields="word string, target string", take=300
+    )
+    builder = TransactionalTopologyBuilder(f"routed-{small}", "rows", spout)
+    sink = KafkaSink(bootstrap, topics=[small, large], topic_field="target", key="word", value=JsonValue("word"))
+    builder.set_sink("alerts", sink, 2).fields_grouping("rows", "word")
+    builder.set_dead_letters(DeadLetterTable(tmp_path / "letters"))
+    topology, store_url = builder.build(), f"sqlite:///{tmp_path}/store.db"
+    config = TopologyConfig(stop_when_drained=True, attempts_max=1, retry_pause_ms=1)
+    run_topology(topology, store=store_url, config=config, master="none")
+    assert sorted(str(seen.key) for seen in visible_records(bootstrap, small, 2)) == sorted(word for word, _ in words)
+    assert [seen.key for seen in visible_records(bootstrap, large, 1)] == [noise]
+    errors = " ".join(error for _, error in rows(tmp_path / "letters", "component", "error"))
+    for reason in (f"than the 2000 that topic '{small}' takes", f"the topic, is '{small}-none'", "the topic, is NULL"):
+        assert reason in errors
+    topics, notes = checked_topics(topology)
+    report = check_sinks(store_url, topology.id, topics)
+    assert (report.findings, report.notes, notes) == ((), (), [])
+    assert report.checked == {"published records": 501}
+    with closing(SqlCoordinatorStore(store_url)) as store:
+        plan = rewind(topology, store, TxId(1), owner="operator", accepts_sent=True)
+    assert f"records of transactions 2 to 2 are in topic '{small}' or '{large}'; what" in "\n".join(plan.sinks)
+    delete_topic(bootstrap, large)
+    with pytest.raises(ConfigError, match=f"topic '{large}' does not exist"):
+        run_topology(topology, store=store_url, config=config, master="none")
+
+
 def test_records_that_the_topic_refuses_after_the_decision_are_set_aside(
     bootstrap: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
