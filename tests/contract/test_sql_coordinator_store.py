@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from sqlalchemy import inspect
 
@@ -38,6 +39,8 @@ from tests.contract.storages import (
     wait_until,
 )
 from tests.integration.postgres import LossyProxy
+from tests.unit.runtime.publishing.word_sink import TARGETS, Target, WordSink
+from transactional.core.ports import SinkOwner
 from transactional.core.store import Lease
 from transactional.core.store.outbox import Publication, SinkProgress
 from transactional.core.store.sql.reader import SqlStoreReader
@@ -55,6 +58,9 @@ from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId, PendingMessage
 from transactional.model.facts import BatchFacts, LastSeen, Listed, Listing
 from transactional.model.letters import Exclusion, Letter
+from transactional.runtime.publishing.payload_files import PayloadFolder
+from transactional.runtime.publishing.payloads import encode_payload
+from transactional.runtime.publishing.relay import Relay
 from verifier.evidence.store import Store as VerifiedStore
 
 ROOT = Path(__file__).parents[2]
@@ -417,6 +423,36 @@ def test_a_write_whose_outcome_got_lost_is_made_again(
         if server_gets_it and step != "acquire":
             assert content(direct) == written
     assert content(direct) != before
+
+
+@pytest.mark.postgres
+@pytest.mark.long("the same connection is lost in test_a_write_whose_outcome_got_lost_is_made_again")
+@pytest.mark.parametrize("server_gets_it", [True, False])
+def test_a_relay_settles_again_what_it_has_published_once(
+    postgres_storage: Storage, postgres_sockets: Path, postgres_schema: str, *, server_gets_it: bool
+) -> None:
+    direct = postgres_storage.open()
+    lease = acquire(direct)
+    for txid in (1, 2):
+        records = encode_payload(pa.table({"word": [f"word {txid}"]}), 1)
+        attempt = record_attempt(direct, lease, txid, txid + 1, start=10 * txid)
+        record_commit(direct, lease, attempt, read(batch_of(10 * txid)), outbox={"alerts": records})
+    target = TARGETS["lossy"] = Target()
+    sink = WordSink("lossy")
+    sink.open(SinkOwner(TOPOLOGY, "alerts", "store"), has_published=False)
+    with LossyProxy(postgres_sockets) as proxy, closing(SqlCoordinatorStore(proxy.url_of(postgres_schema))) as store:
+        relay = Relay("alerts", sink, store, lease, lambda: None, lambda: 0, PayloadFolder(None))
+        relay.confirm(TxId(2))
+        store.outbox(TOPOLOGY, "alerts", last=TxId(2), limit=1)
+        proxy.lose_next_commit(server_gets_it=server_gets_it)
+        with pytest.raises(StoreUnavailable, match="may or may not have happened, and can be repeated"):
+            relay.step()
+        assert (proxy.lost.is_set(), bool(direct.sinks(TOPOLOGY)["alerts"].waiting)) == (True, not server_gets_it)
+        assert relay.step()
+        assert not relay.step()
+    assert target.published == [(1, ["word 1"]), (2, ["word 2"])]
+    progress = direct.sinks(TOPOLOGY)["alerts"]
+    assert (progress.done_txid, progress.waiting) == (2, 0)
 
 
 @pytest.mark.postgres
