@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
 TARGET_FILE_BYTES: Final = 128 * 2**20
+UPKEEP_END_S: Final = 3.0
+"""Longest time that the end of a run waits for the upkeep of the table, in seconds."""
 
 
 class DeltaSink(Sink):
@@ -139,6 +141,8 @@ class DeltaSink(Sink):
         return snapshot.position
 
     def open(self, owner: SinkOwner, *, has_published: bool) -> None:
+        if self._publisher is not None:
+            self._publisher.upkeep.end(0)
         self._publisher = DeltaPublisher(self._log, self._files, self._declared, owner)
         self._publisher.open(has_published=has_published)
         self._table_id = self._publisher.read_own_snapshot().metadata["id"]
@@ -168,7 +172,8 @@ class DeltaSink(Sink):
         return with_all(table, schema)
 
     def close(self) -> None:
-        """Do nothing: there is no connection, and upkeep may continue."""
+        if self._publisher is not None:
+            self._publisher.upkeep.end(UPKEEP_END_S)
 
     @property
     def publisher(self) -> DeltaPublisher:

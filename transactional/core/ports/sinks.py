@@ -225,7 +225,7 @@ class Sink(OverridesChecked, ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release connections without waiting. What is under way is published or aborted by the next `open`.
+        """Release connections within a few seconds. What is under way is published or aborted by the next `open`.
 
         Called when a run ends, and in each worker process that has called `send`.
         """

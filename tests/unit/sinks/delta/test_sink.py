@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +15,9 @@ import pytest
 from deltalake import DeltaTable
 
 from sinks import DeltaSink
-from sinks.delta import append_log, publisher, upkeep
+from sinks.delta import append_log, publisher, sink, upkeep
 from sinks.delta.append_log import AppendLog, VersionTaken
+from sinks.delta.compaction import FileMerger
 from sinks.delta.publisher import DeltaPublisher
 from sinks.delta.run_files import RUNS_FOLDER, attempt_of
 from sinks.delta.sweeping import paths_removed_since, sweep
@@ -259,6 +261,30 @@ def test_a_leader_deletes_files_after_its_first_publication(tmp_path: Path, monk
     leader.publish(leader.stage(1, 2))
     leader.publish(leader.stage(2, 3))
     assert [settled for location, settled in swept if location == leader.sink.location] == [2]
+
+
+def test_upkeep_ends_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept, is_hanging, may_continue = list[object](), Event(), Event()
+
+    def hang(*_: object) -> list[object]:
+        is_hanging.set()
+        may_continue.wait()
+        return []
+
+    monkeypatch.setattr(upkeep, "sweep", lambda log, _: swept.append(log.location))
+    leader = Leader(tmp_path, 1).open()
+    leader.sink.publish([leader.stage(1, 2)])
+    leader.sink.close()
+    assert swept == [leader.sink.location], "a short run maintains its table"
+    monkeypatch.setattr(sink, "UPKEEP_END_S", 0.0)
+    monkeypatch.setattr(FileMerger, "merges", hang)
+    later = Leader(tmp_path, 5).open(has_published=True)
+    later.sink.publish([later.stage(2, 6)])
+    assert is_hanging.wait(60)
+    later.sink.close()
+    may_continue.set()
+    later.sink.publisher.upkeep.wait()
+    assert len(swept) == 1
 
 
 @TOPOLOGY
