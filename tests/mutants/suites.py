@@ -60,7 +60,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         *WORLD,
     ),
     "transactional/runtime/tasks": (*PROCESSING, *WORLD),
-    "transactional/runtime/commit": (*PROCESSING, *DELTA, *WORLD),
+    "transactional/runtime/commit": ("tests/unit/runtime/publishing", *PROCESSING, *DELTA, *WORLD),
     "transactional/runtime/processing": (*PROCESSING, *DELTA, *WORLD),
     "transactional/operations/queries": ("tests/unit/operations/queries", "tests/contract/test_readers.py", *COMMANDS),
     "transactional/topology/reliable": (*RUNS, *WORLD),

@@ -255,20 +255,26 @@ def test_large_transactions_are_published_in_groups_of_limited_size(
 def test_only_what_the_store_has_confirmed_to_the_leader_is_published(target: Target) -> None:
     """The row of a successor's transaction is in the store, too."""
     payload = encode_payload(pa.table({"word": ["cat"]}), 1).payload
-    row = OutboxRow("alerts", Publication("run", TransactionAttempt(TxId(1), AttemptId(2))), 1, payload)
+    attempts = [TransactionAttempt(TxId(n), AttemptId(n)) for n in (1, 2)]
+    rows = [OutboxRow("alerts", Publication("run", attempt), 1, payload) for attempt in attempts]
 
-    class OneRow(MemoryCoordinatorStore):
+    class TwoRows(MemoryCoordinatorStore):
         def outbox(self, *_: Any, last: TxId, **__: Any) -> list[OutboxRow]:
-            return [row] if last >= 1 else []
+            return [row for row in rows if row.publication.attempt.txid <= last]
 
-    store, sink = OneRow(), WordSink("words")
+        def settle_sink(self, _: Lease, __: str, published: Publication) -> None:
+            rows[:] = [row for row in rows if row.publication.attempt.txid > published.attempt.txid]
+
+    store, sink = TwoRows(), WordSink("words")
     lease = store.acquire("words", {}, owner="leader", lease_ms=1_000)
     sink.open(SinkOwner("words", "alerts", "store"), has_published=False)
     alerts = relay.Relay("alerts", sink, store, lease, lambda: None, lambda: 0, PayloadFolder(None))
     assert not alerts.step()
-    alerts.confirm(TxId(1))
-    assert alerts.step()
-    assert target.published == [(1, ["cat"])]
+    for txid, published in ((1, [(1, ["cat"])]), (2, [(1, ["cat"]), (2, ["cat"])])):
+        alerts.confirm(TxId(txid))
+        assert alerts.step()
+        assert not alerts.step()
+        assert target.published == published
 
 
 def test_a_sink_is_opened_again_three_times_in_ten_minutes_unless_it_was_slow(target: Target) -> None:
