@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from state.delta.left_over import left_over
+from state.delta.left_over import describe_unused_files
 from state.delta.log.entries import (
     Entry,
     LogFiles,
@@ -182,8 +182,8 @@ class ExaminedDelta:
             yield self._diagnosis(Problem.FILE_CHANGED, str(wrong), remedy)
         paths = pa.table(self._table.get_add_actions())["path"].to_pylist()
         if self.location.scheme == "file":
-            for files in left_over(Path(self.location.uri), set(paths), self.version):
-                yield self._diagnosis(Problem.FILES_LEFT_OVER, files.what, files.remedy, is_harmless=True)
+            for files in describe_unused_files(Path(self.location.uri), set(paths), self.version):
+                yield self._diagnosis(Problem.FILES_LEFT_OVER, files.description, files.remedy, is_harmless=True)
 
     def _attempt_of(self, path: str) -> AttemptId | None:
         """Return the attempt that added a file to the table, or the last one before that.
@@ -245,7 +245,7 @@ class ExaminedDelta:
     def _read(self) -> None:
         """Read the entries of the log that exist. Raises `_Broken`."""
         file_infos = open_storage(self.location).get_file_info(pafs.FileSelector(LOG_FOLDER))
-        files, names = log_files(self.location), [info.base_name for info in file_infos if info.is_file]
+        files, names = log_files(self.location), [file.base_name for file in file_infos if file.is_file]
         versions = sorted((int(match[1]) for match in map(ENTRY.fullmatch, names) if match), reverse=True)
         checkpoints = {int(match[1]) for match in map(CHECKPOINT.fullmatch, names) if match}
         contiguous = [version for n, version in enumerate(versions) if version == versions[0] - n]

@@ -1,8 +1,8 @@
-"""The doctor's list of orphaned files among the staged files of a table, by attempt."""
+"""Describes for the doctor the staged files that are no part of a table: by attempt, and what to do with them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +15,18 @@ NAMES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOver:
-    """A text on files that are no part of a table, and a text on what to do, which is mostly nothing."""
+class UnusedFiles:
+    """Staged files that are no part of a table: a description, and what to do, which is mostly nothing."""
 
-    what: str
+    description: str
     remedy: str
 
 
-def left_over(home: Path, live: Collection[str], version: AttemptId | None) -> Iterator[LeftOver]:
-    """Yield the staged files that are not live, in groups. `version` is the table's last attempt. Raises `OSError`."""
+def describe_unused_files(home: Path, live: Collection[str], version: AttemptId | None) -> Iterator[UnusedFiles]:
+    """Yield the staged files of a table's folder that are not `live`, in up to three groups.
+
+    `version` is the attempt that the table is at. Raises `OSError`.
+    """
     folder = home / STAGED_FOLDER
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     staged = {name: parse_staged_attempt(f"{STAGED_FOLDER}/{name}") for name in names}
@@ -34,33 +37,33 @@ def left_over(home: Path, live: Collection[str], version: AttemptId | None) -> I
     }
     dead = [name for name, attempt in unused.items() if version is not None and attempt.attempt_id <= version]
     if dead:
-        yield LeftOver(
-            f"{_counted(folder, dead)} of {_attempts([unused[name] for name in dead])} are no part of the table, and "
+        yield UnusedFiles(
+            f"{_describe_size(folder, dead)} of {_describe_attempts(dead, unused)} are no part of the table, and "
             f"no attempt commits them any more: the table is at attempt {version}",
             f"{_IN_TIME}. While it does not run, they may be deleted by hand",
         )
     if waiting := sorted(set(unused).difference(dead)):
-        yield LeftOver(
-            f"{_counted(folder, waiting)} of {_attempts([unused[name] for name in waiting])} are not committed: the "
+        yield UnusedFiles(
+            f"{_describe_size(folder, waiting)} of {_describe_attempts(waiting, unused)} are not committed: the "
             "attempt is under way, or its driver has died",
             "nothing: after the next driver's first transaction nobody can commit them, and they go as such files do. "
             "Do not delete them while a topology runs",
         )
     if unnamed := [name for name, attempt in staged.items() if attempt is None]:
-        yield LeftOver(
-            f"{_counted(folder, unnamed)} ({', '.join(unnamed[:NAMES_MAX])}) are of no attempt: marks of a start, or "
-            "what a compaction was writing; if no topology runs, their driver has died",
+        yield UnusedFiles(
+            f"{_describe_size(folder, unnamed)} ({', '.join(unnamed[:NAMES_MAX])}) are of no attempt: marks of a "
+            "start, or what a compaction was writing; if no topology runs, their driver has died",
             _IN_TIME,
         )
 
 
-def _counted(folder: Path, names: Sequence[str]) -> str:
+def _describe_size(folder: Path, names: Sequence[str]) -> str:
     size = sum((folder / name).stat().st_size for name in names if (folder / name).exists())
     return f"{len(names)} file{'s' if len(names) > 1 else ''} with {size:,} bytes in {STAGED_FOLDER}"
 
 
-def _attempts(attempts: Sequence[TransactionAttempt]) -> str:
-    ordered = sorted(set(attempts), key=lambda attempt: attempt.attempt_id)
-    names = ", ".join(map(str, ordered[:NAMES_MAX]))
+def _describe_attempts(names: Sequence[str], attempts: Mapping[str, TransactionAttempt]) -> str:
+    ordered = sorted({attempts[name] for name in names}, key=lambda attempt: attempt.attempt_id)
+    listed = ", ".join(map(str, ordered[:NAMES_MAX]))
     more = f" and {len(ordered) - NAMES_MAX} more" if len(ordered) > NAMES_MAX else ""
-    return f"attempt{'s' if len(ordered) > 1 else ''} {names}{more}"
+    return f"attempt{'s' if len(ordered) > 1 else ''} {listed}{more}"

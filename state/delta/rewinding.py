@@ -199,7 +199,7 @@ def check_complete(location: DeltaLocation, version: int) -> set[str]:
         file_infos = open_storage(location).get_file_info(paths)
     except (DeltaError, OSError) as error:
         raise BeyondKept(f"Delta version {version} can no longer be read: {location.describe_error(error)}") from None
-    if missing := sum(not info.is_file for info in file_infos):
+    if missing := sum(not file.is_file for file in file_infos):
         raise BeyondKept(f"{missing} of the {len(paths)} files of Delta version {version} are deleted")
     return set(paths)
 
