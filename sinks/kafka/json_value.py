@@ -27,6 +27,7 @@ _QUOTE: Final = json.encoder.encode_basestring
 _ESCAPED: Final = r'["\\\x00-\x1f]'
 """A character that JSON escapes."""
 _NO_TEXT: Final = pa.scalar("", pa.string())
+_COMMA: Final = pa.scalar(",", pa.string())
 _TIMES: Final = (pa.timestamp("us", "UTC"), pa.timestamp("us"))
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _DAY_US = 86_400_000_000
@@ -76,13 +77,15 @@ def _objects(names: Sequence[str], columns: Sequence[pa.Array], rows: int) -> pa
         return pa.array(["{}"] * rows, pa.string())
     members = [_join(_QUOTE(name) + ":", _texts(column)) for name, column in zip(names, columns, strict=True)]
     # Arrow drops a row of NULLs alone, so the last member is an empty text, and the comma before it is cut off.
-    row_texts = pc.binary_join_element_wise(*members, "", ",", null_handling="skip")
+    row_texts = pc.binary_join_element_wise(*members, _NO_TEXT, _COMMA, null_handling="skip")
     return _join("{", pc.utf8_rtrim(row_texts, ","), "}")
 
 
 def _join(*parts: str | pa.StringArray) -> pa.StringArray:
     """Return the texts of parts, some of which are the same for all rows, in one; NULL if one is NULL."""
-    return pc.binary_join_element_wise(*parts, _NO_TEXT)
+    # The type is given since Arrow takes 50 µs to infer one: it looks for a module that is not there.
+    texts = (pa.scalar(part, pa.string()) if isinstance(part, str) else part for part in parts)
+    return pc.binary_join_element_wise(*texts, _NO_TEXT)
 
 
 def _texts(column: pa.Array) -> pa.StringArray:
@@ -117,7 +120,8 @@ def _is_exact(type_: pa.DataType) -> bool:
 
 def _has_python(numbers: pa.Array, first: int, last: int) -> bool:
     """Return whether Python has times or dates with these numbers since 1970, out of those from `first` to `last`."""
-    is_outside = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
+    limits = (pa.scalar(first, numbers.type), pa.scalar(last, numbers.type))
+    is_outside = pc.or_(pc.less(numbers, limits[0]), pc.greater(numbers, limits[1]))
     return not pc.any(is_outside).as_py()
 
 

@@ -26,6 +26,8 @@ _NUMBERS: Final = {"short": ">h", "int": ">i", "long": ">q", "float": ">f", "dou
 """The formats of Java's serializers for numbers."""
 _BYTES_TYPES: Final = ("string", "binary")
 _WHOLE_NUMBERS: Final = ("byte", "short", "int", "long")
+_ZERO: Final = pa.scalar(0, pa.int64())
+_ONE: Final = pa.scalar(1, pa.int64())
 _HEADER_BYTES: Final = 10
 """The largest number of bytes that a header takes besides its name and value."""
 
@@ -171,7 +173,7 @@ class RecordForm:
         if self.tombstone is None:
             return self.value_part.encode(batch)
         has_value = pc.invert(pc.fill_null(batch.column(self.tombstone), fill_value=False))
-        numbers = pc.subtract(pc.cumulative_sum(has_value.cast(pa.int64())), 1)
+        numbers = pc.subtract(pc.cumulative_sum(has_value.cast(pa.int64())), _ONE)
         encoded = self.value_part.encode(batch.filter(has_value))
         return encoded.take(pc.if_else(has_value, numbers, pa.scalar(None, pa.int64())))
 
@@ -180,17 +182,17 @@ class RecordForm:
 
     def _check(self, columns: Mapping[str, pa.Array], topics: _RowTopics) -> None:
         if columns[KEY].null_count:
-            is_refused = pc.and_(pc.is_null(columns[KEY]), topics.spread(lambda topic: topic.is_compacted))
+            is_refused = pc.and_(pc.is_null(columns[KEY]), topics.spread(lambda topic: topic.is_compacted, pa.bool_()))
             if pc.any(is_refused).as_py():
                 row = _first_true_row(is_refused)
                 raise SchemaMismatch(
                     f"{self.key_part}, the key, is NULL in row {row}, and topic {topics.of_row(row).topic!r} is "
                     "compacted: it refuses records without keys"
                 )
-        sizes: Any = sum(len(name.encode()) + _HEADER_BYTES for name in self.headers)
+        sizes: Any = pa.scalar(sum(len(name.encode()) + _HEADER_BYTES for name in self.headers), pa.int64())
         for column in columns.values():
             sizes = pc.add(sizes, pc.fill_null(pc.binary_length(column), 0))
-        is_too_large = pc.greater(sizes, topics.spread(lambda topic: topic.record_bytes_max))
+        is_too_large = pc.greater(sizes, topics.spread(lambda topic: topic.record_bytes_max, pa.int64()))
         if pc.any(is_too_large).as_py():
             row = _first_true_row(is_too_large)
             topic = topics.of_row(row)
@@ -200,8 +202,8 @@ class RecordForm:
             )
 
     def _partitions(self, column: pa.Array, topics: _RowTopics) -> pa.Array:
-        counts = topics.spread(lambda topic: topic.partitions)
-        is_wrong = pc.or_(pc.less(column, 0), pc.greater_equal(column, counts))
+        counts = topics.spread(lambda topic: topic.partitions, pa.int64())
+        is_wrong = pc.or_(pc.less(column, _ZERO), pc.greater_equal(column, counts))
         if pc.any(is_wrong).as_py():
             row = _first_true_row(is_wrong)
             topic = topics.of_row(row)
@@ -222,11 +224,14 @@ class _RowTopics:
     def of_row(self, row: int) -> TopicLimits:
         return self.limits[0 if self.numbers is None else self.numbers[row].as_py()]
 
-    def spread(self, limit_of: Callable[[TopicLimits], int]) -> pa.Array | pa.Scalar:
-        """Return a limit of each row's topic, as a scalar if all rows go to one."""
+    def spread(self, limit_of: Callable[[TopicLimits], int], arrow_type: pa.DataType) -> pa.Array | pa.Scalar:
+        """Return a limit of each row's topic, as a scalar if all rows go to one.
+
+        The type is given since Arrow takes 50 µs to infer one: it looks for a module that is not there.
+        """
         if self.numbers is None:
-            return pa.scalar(limit_of(self.limits[0]))
-        return pa.array(map(limit_of, self.limits)).take(self.numbers)
+            return pa.scalar(limit_of(self.limits[0]), arrow_type)
+        return pa.array(map(limit_of, self.limits), arrow_type).take(self.numbers)
 
 
 def _first_true_row(mask: pa.BooleanArray) -> int:

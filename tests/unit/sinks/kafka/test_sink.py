@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -82,6 +83,21 @@ def rows_of(records: pa.Table) -> list[tuple[Any, ...]]:
 )
 def test_tuples_become_records(options: dict[str, Any], expected: list[Any]) -> None:
     assert rows_of(limited(LIMITS, **options).encode(BATCH)) == expected
+
+
+@pytest.mark.parametrize("options", [{"tombstone": "is_last"}, {"key": "word", "partition": "number"}])
+def test_no_type_is_inferred_in_an_encoded_batch(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever Arrow infers the type of a constant, it looks for dateutil in all of Python's path."""
+    names, prepared = list[str](), limited(LIMITS, **options)
+
+    class Finder:
+        def find_spec(self, name: str, *_: object) -> None:
+            names.append(name)
+
+    prepared.encode(BATCH)
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    prepared.checksum(prepared.encode(BATCH))
+    assert not names
 
 
 def test_a_tombstone_takes_no_value_from_its_neighbors() -> None:
