@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
 """The number of new objects between two collections where tasks run: several times the records of an Arrow batch."""
 _LARGEST_BLOCK = 2**25 - 2**16
 """The size in bytes of the largest block after which glibc adapts its thresholds, less its own overhead."""
+TASKS_BETWEEN_FULL_COLLECTIONS = 100
+"""The number of tasks after which a collection looks through the objects that have outlived earlier ones."""
+_tasks = itertools.count(1)
 
 
 def keep_what_is_loaded() -> None:
@@ -32,6 +36,20 @@ def collect_less_garbage() -> None:
     # `functools.cache` makes it once: Python's own count of frozen objects takes as long as a collection.
     keep_what_is_loaded()
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])
+
+
+def exclude_survivors() -> None:
+    """Exclude the objects that have outlived a task from the collections after the next ones, but not from every
+    hundredth.
+
+    Call it before a task in a process that collects garbage after each task, as PySpark does. The records that Kafka's
+    client has fetched ahead are up to 200,000 objects, and looking through them took 33 ms a task, half of its time.
+    An object is freed as ever once nothing refers to it. Only a cycle of excluded objects waits for the hundredth task.
+    """
+    if next(_tasks) % TASKS_BETWEEN_FULL_COLLECTIONS == 0:
+        gc.unfreeze()
+    else:
+        gc.freeze()
 
 
 @functools.cache

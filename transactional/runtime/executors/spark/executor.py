@@ -28,7 +28,7 @@ from transactional.core.ports import Processed
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchMetadata
 from transactional.model.errors import AttemptLost, SparkStopped, TransactionalError, WorkerDied
-from transactional.model.plumbing.garbage import collect_less_garbage
+from transactional.model.plumbing.garbage import collect_less_garbage, exclude_survivors
 from transactional.runtime.executors.spark.cluster_check import check_executors, check_folders, check_program
 from transactional.runtime.executors.spark.dataframes import run_dataframe_bolt
 from transactional.runtime.executors.spark.results import ResultFile, ResultFiles, unpack
@@ -313,6 +313,7 @@ def first_level(program: TaskProgram, spark_tasks: int) -> Callable[[int, Iterab
 
     def run(number: int, numbers: Iterable[int]) -> Iterator[Item]:
         end_quietly()
+        exclude_survivors()
         # Spark ends a worker whose input is not exhausted, and with it everything that readers cache there.
         for _ in numbers:
             pass
