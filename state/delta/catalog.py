@@ -37,16 +37,16 @@ def delta_session() -> SparkSession:
     return session
 
 
-def _sql_type(type_: str) -> str:
+def _to_sql_type(type_: str) -> str:
     return {"long": "bigint", "short": "smallint", "byte": "tinyint"}.get(type_, type_)
 
 
-def _literal(text: str) -> str:
+def _quote_text(text: str) -> str:
     escaped = text.replace("\\", r"\\").replace("'", r"\'")
     return f"'{escaped}'"
 
 
-def create_or_locate(
+def locate_or_create(
     location: DeltaLocation, columns: StateColumns, properties: Mapping[str, str], partition_by: str = ""
 ) -> DeltaLocation:
     """Return the location of a table in Spark's catalog, which is created if it does not exist.
@@ -54,8 +54,8 @@ def create_or_locate(
     Raises `ConfigError` if Spark refuses or the table is no Delta table, and `OperatingError` if it has no location.
     """
     session = delta_session()
-    fields = ", ".join(f"`{column.name}` {_sql_type(column.type)}" for column in columns.all_columns)
-    options = ", ".join(f"{_literal(name)} = {_literal(text)}" for name, text in properties.items())
+    fields = ", ".join(f"`{column.name}` {_to_sql_type(column.type)}" for column in columns.all_columns)
+    options = ", ".join(f"{_quote_text(name)} = {_quote_text(text)}" for name, text in properties.items())
     partitions = f"PARTITIONED BY (`{partition_by}`)" if partition_by else ""
     try:
         session.sql(

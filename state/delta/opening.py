@@ -26,9 +26,9 @@ from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import (
     DEFAULT_PROPERTIES,
     DeltaLocation,
+    build_table_properties,
     check_layout_version,
     load_table,
-    new_table_properties,
     parse_features,
     unreadable_table_error,
 )
@@ -108,17 +108,17 @@ def _warn_when_large(table: LoadedTable, state: str) -> None:
 
 def locate_in_catalog(request: TableRequest) -> DeltaLocation:
     """Return the location of a table of Spark's catalog, which is created if the catalog has none of this name."""
-    from state.delta.catalog import create_or_locate  # loaded with Spark alone
+    from state.delta.catalog import locate_or_create  # loaded with Spark alone
 
     columns, partition_by = choose_columns_and_partition(request)
     properties = add_owner({**DEFAULT_PROPERTIES, **request.properties}, request.owner, request.store_id)
-    return create_or_locate(request.location, columns, new_table_properties(columns, properties), partition_by)
+    return locate_or_create(request.location, columns, build_table_properties(columns, properties), partition_by)
 
 
 def create_requested_table(request: TableRequest) -> None:
     """Create the table. If another process creates it at the same time, both use one table. Raises `SchemaMismatch`."""
     columns, partition_by = choose_columns_and_partition(request)
-    properties = new_table_properties(request.columns, add_owner(request.properties, request.owner, request.store_id))
+    properties = build_table_properties(request.columns, add_owner(request.properties, request.owner, request.store_id))
     create_table(request.location, columns, properties, partition_by=[partition_by] if partition_by else [])
 
 
@@ -259,7 +259,7 @@ def check_owner(table: LoadedTable) -> None:
             f"Delta table {table.location} does not say whose it is, and {table.owner} has opened it: its property "
             f"{OWNER_PROPERTY} was taken away; set it to the table's owner, or give the state a table of another name"
         )
-    is_empty = not _newest_txid(table)
+    is_empty = not _read_newest_txid(table)
     renamed = "it can be deleted, since it has no rows" if is_empty else "keep the old name, or start with a new table"
     raise StoreMismatch(
         f"Delta table {table.location} is the table of {stored}, and {table.owner} has opened it; give each "
@@ -267,7 +267,7 @@ def check_owner(table: LoadedTable) -> None:
     )
 
 
-def _newest_txid(table: LoadedTable) -> int:
+def _read_newest_txid(table: LoadedTable) -> int:
     """Return the highest txid of a row, or 0 without rows."""
     query = f"SELECT max({DATA_FUSION.name(table.columns.txid)}) AS txid FROM t"
     try:

@@ -103,11 +103,11 @@ class StaticDeltaTable(StaticTable):
         options = tuple(sorted(self._location.storage_options.items()))
         columns = Schema((*self._key, *self._values))
         try:
-            cached_rows = _rows(self._location.name, options, columns, version)
+            cached_rows = _read_cached_rows(self._location.name, options, columns, version)
             parts = (
                 [cached_rows]
                 if cached_rows is not None
-                else _batches(_loaded(self._location.name, options, version), columns)
+                else _read_batches(_load_version(self._location.name, options, version), columns)
             )
             return pa.concat_tables([arrow_schema(columns).empty_table(), *(with_keys(part, keys) for part in parts)])
         except (DeltaError, OSError, pa.ArrowException) as error:
@@ -120,7 +120,7 @@ class StaticDeltaTable(StaticTable):
             ) from None
 
 
-def _loaded(name: str, options: Sequence[tuple[str, str]], version: StaticVersion) -> DeltaTable:
+def _load_version(name: str, options: Sequence[tuple[str, str]], version: StaticVersion) -> DeltaTable:
     """Load the table at a version. Raises `DeltaError`, and `BatchLost` if it was made again since."""
     location, (recorded_id, number) = DeltaLocation(name, dict(options)), _split_version(version)
     table = DeltaTable(location.uri, version=number, storage_options=dict(options) or None)
@@ -142,7 +142,7 @@ def _split_version(version: StaticVersion) -> tuple[str, int]:
     return table_id, int(number)
 
 
-def _batches(table: DeltaTable, columns: Schema) -> Iterator[pa.Table]:
+def _read_batches(table: DeltaTable, columns: Schema) -> Iterator[pa.Table]:
     names, schema = ", ".join(map(DATA_FUSION.name, columns.names)), arrow_schema(columns)
     stream: Any = QueryBuilder().register("t", table).execute(f"SELECT {names} FROM t")
     for batch in pa.RecordBatchReader.from_stream(stream):
@@ -150,9 +150,9 @@ def _batches(table: DeltaTable, columns: Schema) -> Iterator[pa.Table]:
 
 
 @lru_cache(maxsize=CACHED_VERSIONS)
-def _rows(name: str, options: Sequence[tuple[str, str]], columns: Schema, version: str) -> pa.Table | None:
+def _read_cached_rows(name: str, options: Sequence[tuple[str, str]], columns: Schema, version: str) -> pa.Table | None:
     """Return all rows of a version, which never change, or None if there are too many to be cached."""
-    table = _loaded(name, options, version)
+    table = _load_version(name, options, version)
     if table.count() > CACHED_ROWS_MAX:
         return None
-    return pa.concat_tables([arrow_schema(columns).empty_table(), *_batches(table, columns)])
+    return pa.concat_tables([arrow_schema(columns).empty_table(), *_read_batches(table, columns)])

@@ -157,7 +157,7 @@ class LogUpkeep:
         Raises `OSError`, and `StoreMismatch` if the entry of this version has no byte.
         """
         # In this order: old files are deleted oldest first, so as long as this one is there the next one was not.
-        later_mark, mark = self._marks(version + 1, version)
+        later_mark, mark = self._read_marks(version + 1, version)
         self.newest_mark = (version, mark)
         if mark is not None and mark[0] == 0:
             raise lost_entry_error(self._location, version)
@@ -165,12 +165,12 @@ class LogUpkeep:
 
     def read_mark(self, version: int) -> tuple[int, EntryMark | None]:
         """Return the version with the mark of its entry, as `newest_mark` has them. Raises `OSError`."""
-        self.newest_mark = (version, self._marks(version)[0])
+        self.newest_mark = (version, self._read_marks(version)[0])
         return self.newest_mark
 
-    def _marks(self, *versions: int) -> list[EntryMark | None]:
+    def _read_marks(self, *versions: int) -> list[EntryMark | None]:
         if self._folder is not None:  # a tenth of the time
-            return [_mark_on_disk(self._folder, version) for version in versions]
+            return [_read_mark_on_disk(self._folder, version) for version in versions]
         files = self._files.get_file_info(list(map(entry_path, versions)))
         return [(file.size, file.mtime) if file.type == FileType.File else None for file in files]
 
@@ -190,9 +190,9 @@ class LogUpkeep:
         its version whoever has written to the table since, so it does no harm if it is late, or if the coordinator was
         replaced meanwhile.
         """
-        self.checkpoint.start(lambda: self._checkpoint(version, settle))
+        self.checkpoint.start(lambda: self._write_checkpoint(version, settle))
 
-    def _checkpoint(self, version: int, settle: Callable[[], None]) -> DeltaTable:
+    def _write_checkpoint(self, version: int, settle: Callable[[], None]) -> DeltaTable:
         location = self._location
         check_no_entry_is_empty(location, version)
         table = DeltaTable(location.uri, version=version, storage_options=dict(location.storage_options))
@@ -259,7 +259,7 @@ def _name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def _mark_on_disk(folder: str, version: int) -> EntryMark | None:
+def _read_mark_on_disk(folder: str, version: int) -> EntryMark | None:
     """Return the mark of a version's entry in the log on this disk, or None if it is not there. Raises `OSError`."""
     try:
         status = os.stat(os.path.join(folder, entry_path(version)))

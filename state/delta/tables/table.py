@@ -227,7 +227,7 @@ def add_feature(properties: Mapping[str, str], feature: str) -> dict[str, str]:
     return {FEATURES_PROPERTY: ",".join(sorted({*parse_features(properties), feature}))}
 
 
-def new_table_properties(columns: StateColumns, properties: Mapping[str, str]) -> dict[str, str]:
+def build_table_properties(columns: StateColumns, properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties to create a table with: those given, and those that its columns need."""
     created = dict(properties)
     if columns.deletes:

@@ -35,7 +35,7 @@ def table(tmp_path: Path) -> StaticDeltaTable:
 def test_each_version_is_what_it_was(table: StaticDeltaTable, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every process that has a copy of it, in any order, whether or not its rows are kept."""
     monkeypatch.setattr(static, "CACHED_ROWS_MAX", kept)
-    static._rows.cache_clear()
+    static._read_cached_rows.cache_clear()
     copy = pickle.loads(pickle.dumps(table))
     table_id = DeltaTable(table.table).metadata().id
     assert copy.newest() == f"{table_id}@2"
@@ -57,7 +57,7 @@ def make_again(table: StaticDeltaTable, *names: str) -> None:
 
 def test_a_table_that_is_made_again_is_another(table: StaticDeltaTable) -> None:
     """At the same path, with the same numbers: what is kept of the old one is the old one's."""
-    static._rows.cache_clear()
+    static._read_cached_rows.cache_clear()
     old = table.newest()
     assert table.lookup(old, A).num_rows == 0
     make_again(table, "C0", "C1", "C2")
@@ -65,14 +65,14 @@ def test_a_table_that_is_made_again_is_another(table: StaticDeltaTable) -> None:
     assert new != old
     assert table.lookup(new, A).to_pylist() == [{"id": "a", "name": "C2"}]
     assert table.lookup(old, A).num_rows == 0
-    static._rows.cache_clear()  # as in another process
+    static._read_cached_rows.cache_clear()  # as in another process
     with pytest.raises(BatchLost, match=r"users was dropped and made again: .* version 2 of the table with the id"):
         table.lookup(old, A)
 
 
 def test_a_table_that_is_replaced_in_its_log_has_its_older_versions(table: StaticDeltaTable) -> None:
     """The id is that of the version that is loaded: CREATE OR REPLACE gives a new one to the next version."""
-    static._rows.cache_clear()
+    static._read_cached_rows.cache_clear()
     old = table.newest()
     DeltaTable.create(table.table, DeltaTable(table.table).schema(), mode="overwrite")
     new = table.newest()
@@ -88,7 +88,7 @@ def test_what_is_no_version_is_refused(table: StaticDeltaTable, version: str) ->
 
 def test_a_version_that_was_cleaned_away_is_told(table: StaticDeltaTable) -> None:
     """By a vacuum, or by the log's own cleaning."""
-    static._rows.cache_clear()
+    static._read_cached_rows.cache_clear()
     path, table_id = Path(table.table), table.newest().rpartition("@")[0]
     DeltaTable(path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     told = (
