@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner
 from transactional.model.attempt import TransactionAttempt
-from transactional.model.errors import RecordRefused
 from transactional.model.schema import Schema
 
 NUMBER: Final = "__record__"
@@ -60,13 +59,7 @@ class KeyedSink(Sink):
     def publish(self, group: Sequence[PublishedRecords]) -> None:
         assert self._owner is not None, "it is open"
         for published in group:
-            try:
-                self.deliver(_record_keys(self._owner, published), published.records.drop_columns(NUMBER))
-            except RecordRefused as error:
-                txid = published.publication.attempt.txid
-                raise RecordRefused(
-                    f"sink {self._owner.sink!r} can't publish transaction {txid} to {self.target_name}: {error}"
-                ) from error
+            self.deliver(_record_keys(self._owner, published), published.records.drop_columns(NUMBER))
 
     def close(self) -> None:
         """Release the connections of the sink. By default there are none."""

@@ -139,9 +139,9 @@ class KafkaPublisher:
         if is_aborted and refused is not None:
             code, message = refused
             record = self._describe(message, group)
-            raise RecordRefused(self._connection.redact(f"{failed}: {record} is refused: {code.str()}"))
+            raise RecordRefused(self._connection.redact(f"{record} is refused: {code.str()}"))
         if is_aborted and error.code() in POISON:
-            raise RecordRefused(self._connection.redact(f"{failed}: a record is refused: {error.str()}"))
+            raise RecordRefused(self._connection.redact(f"a record is refused: {error.str()}"))
         reason = error if not self._failures else self._failures[0][0]
         has_timed_out = time.monotonic() - self._began_s >= self._timeout_s
         raise self._connection.unavailable(

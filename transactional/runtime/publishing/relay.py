@@ -14,7 +14,7 @@ from transactional.core.store import CoordinatorStore, Lease
 from transactional.core.store.outbox import OutboxRow
 from transactional.core.store.rules import fenced, is_held
 from transactional.model.attempt import TxId
-from transactional.model.errors import CorruptRecord, OperatingError, SinkUnavailable
+from transactional.model.errors import CorruptRecord, OperatingError, RecordRefused, SinkUnavailable
 from transactional.runtime.publishing.payload_files import PayloadFolder
 from transactional.runtime.publishing.payloads import decode_payload
 
@@ -84,8 +84,7 @@ class Relay:
         group = _limit_bytes(rows)
         if len(group) < len(rows):
             self._group_max = len(group)
-        self._publish(group)
-        self._published = group
+        self._published = self._publish(group)
         return self._settle_published()
 
     def _settle_published(self) -> bool:
@@ -97,14 +96,27 @@ class Relay:
         self._published = []
         return True
 
-    def _publish(self, rows: list[OutboxRow]) -> None:
+    def _publish(self, rows: list[OutboxRow]) -> list[OutboxRow]:
+        """Publish transactions, and return those that are published: the first alone if the target refuses the group.
+
+        Raises `RecordRefused` that names the transaction.
+        """
         try:
             self.sink.publish([PublishedRecords(row.publication, self._read_records(row)) for row in rows])
         except SinkUnavailable as error:
             self._must_reopen, self._was_slow = error.is_fenced, error.has_timed_out
             self._group_max = max(1, len(rows) // 2)
             raise
+        except RecordRefused as error:
+            if len(rows) > 1:
+                self._group_max = 1
+                return self._publish(rows[:1])
+            txid = rows[0].publication.attempt.txid
+            raise RecordRefused(
+                f"sink {self.sink_id!r} can't publish transaction {txid} to {self.sink.target_name}: {error}"
+            ) from error
         self._group_max = min(GROUP_MAX, 2 * self._group_max)
+        return rows
 
     def _read_records(self, row: OutboxRow) -> pa.Table:
         """Return the records of a row. Raises `CorruptRecord`, and `Fenced` if another leader has deleted its file."""

@@ -56,6 +56,7 @@ def run_unpublished(topology: Topology, store: SqlCoordinatorStore, target: Targ
     target.errors = [RecordRefused("no")]
     with pytest.raises(RecordRefused, match="no"):
         run(topology, store)
+    target.errors = []
     [row] = store.outbox_in_files("words")
     return row
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from tests.unit.runtime.publishing.word_sink import PUBLISHED, TARGETS, Target, WordSink, build, run
 from transactional import TransactionalTopologyBuilder
-from transactional.core.ports import SinkOwner
+from transactional.core.ports import PublishedRecords, SinkOwner
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.core.store import Lease
 from transactional.core.store.outbox import OutboxRow, Publication
@@ -54,6 +55,7 @@ def waiting(target: Target) -> tuple[MemoryCoordinatorStore, MemoryMapState]:
     target.errors = [RecordRefused("no")]
     with pytest.raises(RecordRefused, match="no"):
         run(build(counts=counts), store)
+    target.errors = []
     assert store.sinks("words")["alerts"].waiting
     return store, counts
 
@@ -277,11 +279,42 @@ def test_only_what_the_store_has_confirmed_to_the_leader_is_published(target: Ta
         assert target.published == published
 
 
+def test_the_transaction_that_is_refused_is_named_and_those_before_it_are_published(target: Target) -> None:
+    payload = encode_payload(pa.table({"word": ["cat"]}), 1).payload
+    attempts = [TransactionAttempt(TxId(number), AttemptId(number)) for number in (1, 2, 3)]
+    waiting = [OutboxRow("alerts", Publication("run", attempt), 1, payload) for attempt in attempts]
+
+    class Waiting(MemoryCoordinatorStore):
+        def outbox(self, *_: Any, limit: int, **__: Any) -> list[OutboxRow]:
+            return waiting[:limit]
+
+        def settle_sink(self, _: Lease, __: str, published: Publication) -> None:
+            assert waiting.pop(0).publication == published
+
+    class Picky(WordSink):
+        def publish(self, group: Sequence[PublishedRecords]) -> None:
+            if any(published.publication.attempt.txid == 2 for published in group):
+                raise RecordRefused("record 0 is too long")
+            super().publish(group)
+
+    store, sink = Waiting(), Picky("words")
+    lease = store.acquire("words", {}, owner="leader", lease_ms=1_000)
+    sink.open(SinkOwner("words", "alerts", "store"), has_published=False)
+    alerts = relay.Relay("alerts", sink, store, lease, lambda: None, lambda: 0, PayloadFolder(None))
+    alerts.confirm(TxId(3))
+    assert alerts.step()
+    message = "sink 'alerts' can't publish transaction 2 to its word sink: record 0 is too long"
+    with pytest.raises(RecordRefused, match=f"^{message}$"):
+        alerts.step()
+    assert target.published == [(1, ["cat"])]
+
+
 def test_a_sink_is_opened_again_three_times_in_ten_minutes_unless_it_was_slow(target: Target) -> None:
     store, now_ms, openings = MemoryCoordinatorStore(), [0], list[int]()
     target.errors = [RecordRefused("the rows stay")]
     with pytest.raises(RecordRefused):
         run(build(), store)
+    target.errors = []
     lease = store.acquire("words", build().fingerprint(), owner="leader", lease_ms=1_000)
     sink = WordSink("words")
     sink.open(SinkOwner("words", "alerts", "store"), has_published=False)

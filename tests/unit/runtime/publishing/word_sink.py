@@ -13,7 +13,7 @@ from state import MemoryMapState
 from transactional import Topology, TopologyConfig, TopologyDriver, TransactionalTopologyBuilder
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
 from transactional.core.store import CoordinatorStore
-from transactional.errors import SchemaMismatch
+from transactional.errors import RecordRefused, SchemaMismatch
 from transactional.model.schema import Schema
 from transactional.runtime.executors.local import LocalExecutor
 
@@ -78,7 +78,8 @@ class WordSink(Sink):
         target.was_tried.set()
         target.is_free.wait()
         if target.errors:
-            raise target.errors.pop(0)
+            is_final = isinstance(target.errors[0], RecordRefused)
+            raise target.errors[0] if is_final else target.errors.pop(0)
         for each in group:
             target.published.append((each.publication.attempt.txid, each.records.column("word").to_pylist()))
         target.position = SinkPosition(self.owner.store_id, group[-1].publication)
