@@ -17,19 +17,21 @@ from transactional.model.plumbing.tracebacks import function_location
 _ADVICE: Final = "return dictionaries with text as keys, lists, text, numbers, True, False or None"
 
 
-def to_json_and_back(call_name: str, value: Any, noun: str = "metadata") -> Any:
-    """Return the value as it comes back from JSON. Raises `ConfigError` if that differs.
+def to_json_and_back(call_name: str, stored_value: Any, noun: str = "metadata") -> Any:
+    """Return a value as it comes back from JSON. Raises `ConfigError` if that differs.
 
     `call_name` is the call that has returned the value, and `noun` a plural that says what it is, for messages.
     """
     try:
-        parsed = json.loads(json.dumps(value, allow_nan=False))
+        parsed = json.loads(json.dumps(stored_value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{call_name} returned {noun} that are not JSON, {shorten(value)}: {error}; {_ADVICE}"
+            f"{call_name} returned {noun} that are not JSON, {shorten(stored_value)}: {error}; {_ADVICE}"
         ) from error
-    if parsed != value:
-        raise ConfigError(f"{call_name} returned {shorten(value)}, which JSON turns into {shorten(parsed)}; {_ADVICE}")
+    if parsed != stored_value:
+        raise ConfigError(
+            f"{call_name} returned {shorten(stored_value)}, which JSON turns into {shorten(parsed)}; {_ADVICE}"
+        )
     return parsed
 
 
@@ -58,7 +60,7 @@ def read_identity(port: HasIdentity) -> dict[str, Any]:
     return stored
 
 
-def shorten(value: Any) -> str:
+def shorten(user_value: Any) -> str:
     """Return a user's value for a message, at most 100 characters long."""
-    text = repr(value)
+    text = repr(user_value)
     return text if len(text) <= 100 else f"{text[:97]}..."
