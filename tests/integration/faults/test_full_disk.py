@@ -59,3 +59,18 @@ def test_a_full_disk_under_store_and_outbox_loses_no_record(
             gate.open()
         assert program.wait() == 0, program.text
     assert [seen.value["word"] for seen in visible_records(bootstrap, topic, 1)] == WORDS
+
+
+@pytest.mark.long("a program; unit tests refuse the write of an entry")
+@pytest.mark.parametrize("pages", [0, 5])
+def test_a_full_disk_under_the_table_of_a_sink_loses_no_row(tmp_path: Path, gate: Gate, pages: int) -> None:
+    """Without a page no file can be staged; with some the Delta commit or the checkpoint may be what has no room."""
+    command = ["unshare", "--map-root-user", "--mount", sys.executable, "-m", "tests.integration.faults.full_sink"]
+    with Program([*command, str(pages)], tmp_path) as program:
+        try:
+            program.await_line(
+                rf"(failed in committing|waits since|no checkpoint).* {tmp_path}/disk/events.*No space left"
+            )
+        finally:
+            gate.open()
+        assert program.wait() == 0, program.text
