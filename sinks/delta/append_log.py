@@ -102,7 +102,8 @@ class TableSnapshot:
         if self.attempt_id is None or self.txid is None:
             return None
         attempt = TransactionAttempt(TxId(self.txid), AttemptId(self.attempt_id))
-        return SinkPosition(self.publisher.get("store", ""), Publication(self.publisher.get("run", ""), attempt))
+        publication = Publication(self.publisher.get("run", ""), attempt)
+        return SinkPosition(self.publisher.get("store", ""), publication, AttemptId(self.fence_id))
 
 
 class AppendLog:

@@ -200,8 +200,8 @@ class Line:
     def finish_rewind(self, lease: Lease, txid: TxId) -> None:
         self._store.finish_rewind(lease, txid)
 
-    def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
-        self._store.recount(lease, attempt_id)
+    def recount(self, lease: Lease, attempt_id: AttemptId, *, store_id: str | None = None) -> None:
+        self._store.recount(lease, attempt_id, store_id=store_id)
 
     def record_recovery(self, lease: Lease) -> None:
         self._write("record that a trouble is over", lambda: self._store.record_recovery(lease))

@@ -307,12 +307,12 @@ class MemoryCoordinatorStore:
                 raise can_not_rewind(self._status(lease.topology_id, topology), txid)
             rewind(topology, txid)
 
-    def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
+    def recount(self, lease: Lease, attempt_id: AttemptId, *, store_id: str | None = None) -> None:
         """Let the attempt counter continue from here, and forget the attempts and fences after it."""
         with self._check_lease(lease) as topology:
             if (topology.committed_attempt_id or NO_ATTEMPT) > attempt_id:
                 raise can_not_recount(self._status(lease.topology_id, topology), attempt_id)
-            topology.attempt_id, topology.store_id = attempt_id, None
+            topology.attempt_id, topology.store_id = attempt_id, store_id
             forget_after(topology, attempt_id)
 
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:

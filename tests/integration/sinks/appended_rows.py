@@ -15,10 +15,20 @@ from tests.integration.sinks.dying import BAD
 from tests.integration.sinks.dying_appender import POINTS, ROWS
 from tests.integration.tables import counts, rows
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
+from transactional.runtime.spark.session import spark_session
+
+MAINTENANCE = {
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # A VACUUM lists folders by so many tasks, by default ten thousand.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+}
 
 
 def make_appender(folder: Path, topology_id: str, processing: str, store_url: str = "") -> Victim:
-    """Make the victim in a folder of its own. Without a `store_url` the store is an SQLite database there."""
+    """Make the victim in a folder of its own. Without a `store_url` the store is an SQLite database there.
+
+    Others maintain its table by Spark if it is processed there, else by delta-rs.
+    """
     folder.mkdir(parents=True)
     store_url = store_url or f"sqlite:///{folder}/store.db"
     return Victim(
@@ -31,16 +41,22 @@ def make_appender(folder: Path, topology_id: str, processing: str, store_url: st
         store_url,
         draw_arguments=lambda chance, _: (chance.choice(("staged", "by the driver")),),
         points_of_start={point for point, (_, name, _) in POINTS.items() if name in ("open", "position")},
-        maintain=partial(_maintain, folder / "events"),
+        maintain=partial(_maintain, folder / "events", by_spark=processing == "spark"),
     )
 
 
-def _maintain(table_folder: Path, chance: random.Random) -> None:
+def _maintain(table_folder: Path, chance: random.Random, *, by_spark: bool) -> None:
     """Every other time, compact the table and delete at once whatever is no part of it, as others may."""
-    if chance.random() < 0.5 and DeltaTable.is_deltatable(str(table_folder)):
-        table = DeltaTable(str(table_folder))
-        table.optimize.compact()
-        table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    if chance.random() < 0.5 or not DeltaTable.is_deltatable(str(table_folder)):
+        return
+    if by_spark:
+        spark = spark_session("maintenance", master="local[1]", parallelism=1, conf=MAINTENANCE)
+        spark.sql(f"OPTIMIZE delta.`{table_folder}`")
+        spark.sql(f"VACUUM delta.`{table_folder}` RETAIN 0 HOURS")
+        return
+    table = DeltaTable(str(table_folder))
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
 
 def _check_rows(folder: Path, topology_id: str, store_url: str) -> None:

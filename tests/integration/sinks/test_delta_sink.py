@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from sinks import DeltaSink
 from sinks.delta import compaction
 from spouts import MemoryTransactionalSpout
-from tests.integration.sinks.appended_rows import make_appender
+from tests.integration.sinks.appended_rows import MAINTENANCE, make_appender
 from tests.integration.sinks.deaths import die_often
 from tests.unit.sinks.delta.leaders import Leader
 from transactional import RunSummary, TopologyConfig, run_topology
@@ -25,11 +25,6 @@ from transactional.trident import TridentTopology
 
 FIELDS = "id long, country string, event_time timestamp"
 ROUNDS = 2
-SETTINGS = {
-    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # A VACUUM lists folders by so many tasks, by default ten thousand.
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-}
 
 
 def append(folder: Path, count: int) -> RunSummary:
@@ -50,7 +45,7 @@ def test_a_stream_of_spark_reads_on_whatever_is_maintained(
     """Each row arrives once: new files are read, merged ones not again. Rows that are deleted leave the disk."""
     monkeypatch.setattr(compaction, "FILES_MIN", 2)
     append(tmp_path, 30)
-    for name, text in SETTINGS.items():
+    for name, text in MAINTENANCE.items():
         spark.conf.set(name, text)
     uri = str(tmp_path / "events")
     rows = spark.readStream.format("delta").load(uri)
@@ -80,7 +75,7 @@ def test_a_stream_of_spark_reads_on_whatever_is_maintained(
         assert await_calls(60)
     finally:
         query.stop()
-        for name in SETTINGS:
+        for name in MAINTENANCE:
             spark.conf.unset(name)
     assert ids_on_disk(tmp_path) == {*range(120)} - {5, 105}
 

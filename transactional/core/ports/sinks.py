@@ -39,10 +39,14 @@ class SinkOwner:
 
 @dataclass(frozen=True, slots=True)
 class SinkPosition:
-    """The newest publication that a target holds, and the id of the store that it comes from."""
+    """The newest publication that a target holds, and the id of the store that it comes from.
+
+    `fence_id` is that of the newest leader that the target has seen, 0 if the target does not note it.
+    """
 
     store_id: str
     publication: Publication
+    fence_id: AttemptId = field(default=AttemptId(0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +214,9 @@ class Sink(OverridesChecked, ABC):
         """
 
     def go_back(self, txid: TxId, fence_id: AttemptId) -> None:
-        """Take away what is published of later transactions than `txid`, as far as the target can, during a rewind.
+        """Take away what is published of later transactions than `txid`, as far as the target can.
 
+        Called during a rewind, and for a sink with `can_go_back` when the position of its target is accepted.
         The sink is open. `fence_id` is higher than every earlier attempt and fence. The call is repeated if the rewind
         is begun again. Raises `SinkUnavailable`.
         """

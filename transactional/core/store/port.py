@@ -383,12 +383,12 @@ class CoordinatorStore(StoreReader, Protocol):
         A sink that has published later ones gets a boundary after the transaction, for all attempts so far.
         """
 
-    def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
+    def recount(self, lease: Lease, attempt_id: AttemptId, *, store_id: str | None = None) -> None:
         """Let the attempt counter continue from here, and forget the attempts and fences after it, in one write.
 
-        Only for a store that is brought to where its tables are: what they were written by is recorded next, and the
-        counter then continues above whatever any of them has seen. The next start stores the `store_id` that they have
-        recorded. Raises `ProtocolError` if one of the attempts that
+        Only for a store that is brought to where its tables or the targets of its sinks are: the counter then continues
+        above whatever any of them has seen. `store_id` is stored; after None the next start stores the one that the
+        tables have recorded. Raises `ProtocolError` if one of the attempts that
         would be forgotten has committed the committed transaction.
         """
 

@@ -67,10 +67,14 @@ def accept(
         [status] = read_statuses(coordinator_store, topology.id)
         if not accept_sent:
             print_line(read_standing(topology, status, name).summary)
-            print_line(f"nothing was changed. Pass --accept-sent to continue after transaction {at_txid}")
+            sink = topology.sinks[name]
+            removal = f"; rows of later ones are taken out of {sink.target_name}" if sink.can_go_back else ""
+            print_line(f"nothing was changed. Pass --accept-sent to continue after transaction {at_txid}{removal}")
             return
         print_line(accept_position(topology, coordinator_store, name, TxId(at_txid), owner=_owner("accept")))
-        print_line(f"done: sink {name!r} continues after transaction {at_txid}; what its target has stays")
+        sink = topology.sinks[name]
+        effect = "rows of later ones were taken out" if sink.can_go_back else "what its target has stays"
+        print_line(f"done: sink {name!r} continues after transaction {at_txid}; {effect}")
 
 
 @sinks_app.command()

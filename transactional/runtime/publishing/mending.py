@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from transactional.core.ports import Sink, SinkOwner
+from transactional.core.ports import Sink, SinkOwner, SinkPosition
 from transactional.core.store import CoordinatorStore, Lease, TopologyStatus
 from transactional.core.store.outbox import Boundary, OutboxRow, SinkProgress, SinkRecords
 from transactional.model.attempt import AttemptId, TxId
@@ -56,11 +56,14 @@ def read_standing(topology: Topology, status: TopologyStatus, name: str) -> Targ
 def accept_position(topology: Topology, store: CoordinatorStore, name: str, txid: TxId, *, owner: str) -> str:
     """Let a sink continue after a transaction, whatever its target ends with, and say with what it ends.
 
-    Earlier publishers are fenced first. Raises `ConfigError` for a transaction that is not committed, or whose records
-    are already deleted from the outbox.
+    Earlier publishers are fenced first, and a target that can go back does so. Raises `ConfigError` for a transaction
+    that is not committed, or whose records are already deleted from the outbox.
     """
     status = _read_status(store, topology.id)
     settled_txid = store.sinks(topology.id).get(name, SinkProgress(TxId(0))).settled_txid
+    if name in topology.sinks and topology.sinks[name].can_go_back:
+        # What waits has older attempts than the target, which takes it for published.
+        settled_txid = status.committed_txid
     if not settled_txid <= txid <= status.committed_txid:
         raise ConfigError(
             f"sink {name!r} of topology {topology.id!r} can continue after transactions {settled_txid} to "
@@ -71,14 +74,33 @@ def accept_position(topology: Topology, store: CoordinatorStore, name: str, txid
     sink, sink_owner = _sink_of(topology, status, name)
     with _holding_lease(store, status, owner) as lease:
         try:
-            sink.open(sink_owner, has_published=False)
+            fence_id = _draw_fence(store, lease, status, sink.look(sink_owner))
+            sink.open(replace(sink_owner, fence_id=fence_id), has_published=False)
             store.renew(lease, lease_ms=LEASE_MS)
             sink.position()  # waits for what earlier publishers had begun
+            if sink.can_go_back:
+                sink.check_go_back()
+                sink.go_back(txid, fence_id)
             standing = read_standing(topology, status, name)
             store.place_sink(lease, name, Boundary(txid, standing.attempt_id or status.attempt_id))
         finally:
             sink.close()
     return standing.summary
+
+
+def _draw_fence(
+    store: CoordinatorStore, lease: Lease, status: TopologyStatus, position: SinkPosition | None
+) -> AttemptId:
+    """Return a fence id above all that a target has seen. An older store counts on from there: attempt ids only
+    rise."""
+    if position is None:
+        return lease.fence_id
+    newest_id = max(position.fence_id, position.publication.attempt.attempt_id)
+    if newest_id < lease.fence_id:
+        return lease.fence_id
+    fence_id = AttemptId(newest_id + 1)
+    store.recount(lease, fence_id, store_id=status.store_id)
+    return fence_id
 
 
 def drop_sink(store: CoordinatorStore, topology_id: str, name: str, *, owner: str) -> SinkProgress:

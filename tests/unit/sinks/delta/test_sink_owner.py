@@ -13,13 +13,14 @@ from deltalake import DeltaTable
 from sinks import DeltaSink
 from sinks.delta.publisher import DeltaPublisher
 from tests.unit.sinks.delta.landing import FIELDS, build, progress_of, rows, run
-from tests.unit.sinks.delta.leaders import Leader
+from tests.unit.sinks.delta.leaders import Leader, table_rows
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, RecordRefused, StoreMismatch, TopologyChanged
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TxId
 from transactional.model.schema import Schema
 from transactional.runtime.engine.rewinding import rewind
+from transactional.runtime.publishing.mending import accept_position
 
 TOPOLOGY = pytest.mark.long("a topology runs; without one the same is done in a tenth of the time")
 
@@ -137,3 +138,25 @@ def test_a_store_without_the_id_of_a_table_gets_it(tmp_path: Path, monkeypatch: 
     with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")) as store:
         [status] = store.status("landing")
     assert status.fingerprint["sinks"]["events"]["table_id"] == str(DeltaTable(str(tmp_path / "events")).metadata().id)
+
+
+@TOPOLOGY
+def test_an_older_store_is_accepted_and_each_row_is_appended_once(tmp_path: Path) -> None:
+    run(tmp_path, rows(9))
+    old_store = {path.name: path.read_bytes() for path in tmp_path.glob("store.db*")}
+    run(tmp_path, rows(14))
+    for path in tmp_path.glob("store.db*"):
+        path.unlink()
+    for name, content in old_store.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(StoreMismatch, match="`transactional sinks accept MODULE:TOPOLOGY events --at N`"):
+        run(tmp_path, rows(14))
+    topology = build(tmp_path, rows(14))
+    with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")) as store:
+        with pytest.raises(ConfigError, match="can continue after transactions 3 to 3, not after 2"):
+            accept_position(topology, store, "events", TxId(2), owner="operator")
+        assert "ends with transaction 5" in accept_position(topology, store, "events", TxId(3), owner="operator")
+    assert table_rows(tmp_path) == sorted(rows(9)[0], key=repr)
+    for count in (14, 16):
+        run(tmp_path, rows(count))
+        assert table_rows(tmp_path) == sorted(rows(count)[0], key=repr)

@@ -277,10 +277,10 @@ class SqlCoordinatorStore(SqlStoreReader):
             connection.execute(rewinding.DROP_LATER_SAVEPOINTS, later)
             outboxes.go_back(connection, lease.topology_id, txid)
 
-    def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
+    def recount(self, lease: Lease, attempt_id: AttemptId, *, store_id: str | None = None) -> None:
         """Let the attempt counter continue from here, and forget the attempts and fences after it."""
         with self._database.writing() as connection:
-            if not _compare_and_set(connection, lease, sql.RECOUNT, id=attempt_id):
+            if not _compare_and_set(connection, lease, sql.RECOUNT, id=attempt_id, new_store_id=store_id):
                 raise can_not_recount(status_of(_held_topology(connection, lease)), attempt_id)
             for forget in sql.FORGET_AFTER:
                 connection.execute(forget, {"topology": lease.topology_id, "id": attempt_id})

@@ -167,7 +167,9 @@ REMOVE_FENCE = delete(fences).where(
 )
 ADD_FENCE = insert(fences)
 _ID = bindparam("id", type_=BigInteger)
-RECOUNT = HOLD.where(func.coalesce(topologies.c.committed_attempt_id, 0) <= _ID).values(attempt_id=_ID, store_id=null())
+RECOUNT = HOLD.where(func.coalesce(topologies.c.committed_attempt_id, 0) <= _ID).values(
+    attempt_id=_ID, store_id=bindparam("new_store_id", type_=Text)
+)
 FORGET_AFTER = tuple(
     delete(table).where(table.c.topology_id == _TOPOLOGY, table.c.attempt_id > _ID)
     for table in (transactions, attempts, fences)
