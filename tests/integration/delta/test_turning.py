@@ -28,3 +28,22 @@ def test_keys_that_tasks_delete_go_from_a_table_that_is_no_log_yet(tmp_path: Pat
     assert written.file is not None
     log.parts.tasks.put_parts(again, [written])
     assert content(log) == {"dog": 2, "owl": 7}
+
+
+def test_the_parts_are_those_of_the_table_that_is_open(tmp_path: Path) -> None:
+    """Once a table is turned its maintenance is another one; until then no part is made twice."""
+    place = Place("delta-rs", tmp_path)
+    merged = DeltaMapState(place.folder / "t", "word string", "count long", layout="merge")
+    merged.open(OWNER, place.txids.__getitem__)
+    merged.put(place.attempt(1, 1), {("cat",): (1,)})
+    log = DeltaMapState(place.folder / "t", "word string", "count long", layout="log")
+    unopened = log.parts
+    log.open(OWNER, place.txids.__getitem__)
+    before_turning = log.parts
+    assert before_turning is log.parts
+    log.put(place.attempt(2, 2), {("dog",): (2,)})
+    assert log.parts.maintenance is log.open_table.upkeep
+    assert log.parts.maintenance not in (before_turning.maintenance, unopened.maintenance)
+    assert log.parts is log.parts
+    log.close()
+    assert log.parts.maintenance is unopened.maintenance
