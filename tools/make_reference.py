@@ -251,11 +251,12 @@ PAGES = {
     ),
     "testing": Page(
         "Testing",
-        "For tests of [your topologies](../howto/test-your-topology.md), [states](../howto/own-state.md) and "
-        "[sinks](../howto/own-sink.md).",
+        "For tests of [your topologies](../howto/test-your-topology.md), [spouts](../howto/own-spout.md), "
+        "[states](../howto/own-state.md) and [sinks](../howto/own-sink.md).",
         (
             "transactional.testing.complete_topology",
             "transactional.testing.check_sink",
+            "transactional.testing.check_spout",
             "transactional.testing.check_state",
             "transactional.testing.MemoryCoordinatorStore",
             "transactional.testing.ManualClock",

@@ -11,8 +11,6 @@ from spouts.base import PartitionedSpout
 from spouts.kafka.spout import OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import produce
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from tests.unit.own_spouts import OpaqueWordLists, WordLists
-from transactional.core.ports import Spout
 
 PARTITIONS = 2
 names = itertools.count(1)
@@ -26,32 +24,8 @@ class Source(Protocol):
     def append(self, partition: int, words: Sequence[str]) -> None:
         """Add words; whoever asks afterwards sees them."""
 
-    def spout(self) -> Spout:
+    def spout(self) -> PartitionedSpout:
         """A spout over this source, not yet open, whose batches take all that is there."""
-
-
-class OwnSpout(WordLists):
-    """A spout as users write them."""
-
-    output = "value string"
-
-
-class OwnOpaqueSpout(OpaqueWordLists):
-    """An opaque spout as users write them."""
-
-    output = "value string"
-
-
-@dataclass
-class OwnSource:
-    kind: type[OwnSpout | OwnOpaqueSpout]
-    words: list[list[str]]
-
-    def append(self, partition: int, words: Sequence[str]) -> None:
-        self.words[partition] += words
-
-    def spout(self) -> Spout:
-        return self.kind({str(name): words for name, words in enumerate(self.words)}, take=100_000).as_spout(1)
 
 
 @dataclass
@@ -87,8 +61,6 @@ class KafkaSource:
 
 
 KINDS: dict[str, Any] = {
-    "own": OwnSpout,
-    "own opaque": OwnOpaqueSpout,
     "memory": MemoryTransactionalSpout,
     "opaque memory": OpaqueMemoryTransactionalSpout,
     "kafka": TransactionalKafkaSpout,

@@ -33,7 +33,7 @@ def test_the_reference_folder_holds_nothing_else() -> None:
 
 DOORS = ["transactional", "transactional.trident", "transactional.reliable", "transactional.queries"]
 DOORS += ["transactional.testing", "sinks", "spouts", "state"]
-IN_A_SENTENCE = {"ABSENT", "AttemptId", "Emitted", "OpaqueValue", "SINK_CASES", "STATE_CASES", "TxId"}
+IN_A_SENTENCE = {"ABSENT", "AttemptId", "Emitted", "OpaqueValue", "SINK_CASES", "SPOUT_CASES", "STATE_CASES", "TxId"}
 """Names that stand for a type or one value, without a section of their own."""
 
 

@@ -35,7 +35,7 @@ ROOMS = {
         *((".", "web"), ("telemetry",), ("console/data", "doctor"), ("console/drawing",), ("console",)),
         *(("launch", "queries"), ("cli/output",), ("cli",)),
     ),
-    "transactional/testing": (("cases",), ("sinks", "states"), (".",)),
+    "transactional/testing": (("cases",), ("sinks", "spouts", "states"), (".",)),
     "doors": ((".",),),
     "examples": ((".",),),
 }

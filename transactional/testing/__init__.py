@@ -1,5 +1,5 @@
 """For tests: a run of a topology over given rows, a coordinator's store in memory, a clock that only moves when
-advanced, and the contracts of states and sinks, for those of one's own."""
+advanced, and the contracts of spouts, states and sinks, for those of one's own."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ from transactional.testing.recording import Emitted, Recorder
 from transactional.testing.rows_spout import RowsSpout
 from transactional.testing.sinks import CASES as SINK_CASES
 from transactional.testing.sinks.check import check_sink
+from transactional.testing.spouts import CASES as SPOUT_CASES
+from transactional.testing.spouts.check import check_spout
 from transactional.testing.states import CASES as STATE_CASES
 from transactional.testing.states.check import check_state
 from transactional.topology.topology import Topology
 
 __all__ = [
     "SINK_CASES",
+    "SPOUT_CASES",
     "STATE_CASES",
     "Emitted",
     "ManualClock",
     "MemoryCoordinatorStore",
     "check_sink",
+    "check_spout",
     "check_state",
     "complete_topology",
 ]

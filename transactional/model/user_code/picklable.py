@@ -10,12 +10,13 @@ import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle
 
 from transactional.model.errors import ConfigError
 
+Value = TypeVar("Value")
 _ADVICE = "open connections, locks and the like in prepare"
 ADVICE_OF_FUNCTIONS = "create what it needs inside"
 _DEPTH_MAX = 20
@@ -35,6 +36,13 @@ def check_picklable(subject: str, value: object, *, advice: str = _ADVICE) -> No
         raise ConfigError(
             f"{subject}{shown_definition} can't be sent to other processes: {error}{shown_part}; {advice}"
         ) from error
+
+
+def copy_by_pickle(subject: str, original: Value) -> Value:
+    """Return an object as other processes get it. Raises `ConfigError` as `check_picklable` does."""
+    check_picklable(subject, original)
+    copy: Value = cloudpickle.loads(cloudpickle.dumps(original))
+    return copy
 
 
 def _is_picklable(value: object) -> bool:

@@ -330,6 +330,8 @@ def to_snake_case(name: str) -> str:
 def check_names(kind: type) -> None:
     """Raise `ConfigError` for a class of a user with methods that nobody would call, because Storm calls them so."""
     for name, member in vars(kind).items():
+        if isinstance(member, type):
+            continue
         own_name = to_snake_case(name)
         if name in _TO_DECLARE:
             raise ConfigError(f"{kind.__name__} defines {name!r}; here it is {_TO_DECLARE[name]}")

@@ -8,7 +8,6 @@ outbox follow one another; what one has published without noting it, the next on
 
 from __future__ import annotations
 
-import pickle
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import SinkUnavailable
 from transactional.model.schema import Schema
+from transactional.model.user_code.picklable import copy_by_pickle
 from transactional.testing.cases.register import BrokenPromise, CaseRegister, NotOffered, Steps
 
 FIELDS: Final = Schema.parse("word string, count long")
@@ -50,8 +50,7 @@ def to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
 
 def copy_for_task(sink: Sink) -> Sink:
     """Return a copy of a sink as tasks have it."""
-    task_sink: Sink = pickle.loads(pickle.dumps(sink))
-    return task_sink
+    return copy_by_pickle("the sink", sink)
 
 
 @dataclass(slots=True)
