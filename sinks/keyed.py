@@ -3,7 +3,9 @@
 The outbox has the rows of a transaction before it is published, and loses them afterwards. A leader that finds rows
 there sends their records, which the target may already have, once more with the same keys. The key of a record has the
 attempt and not the transaction: what is computed again after a rewind is new content with a new key. It has the run,
-too, because a store that was restored from a backup counts attempts from there once more.
+too, because a store that was restored from a backup counts attempts from there once more. Keys do not keep out a leader
+that was suspended during a rewind: its late records have keys that the target has never seen. A target that remembers
+the highest fence id, and refuses requests with a lower one, keeps it out.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner
-from transactional.model.attempt import TransactionAttempt
+from transactional.model.attempt import AttemptId, TransactionAttempt
 from transactional.model.schema import Schema
 
 NUMBER: Final = "__record__"
@@ -32,6 +34,16 @@ class KeyedSink(Sink):
 
     has_position: ClassVar[bool] = False
     _owner: SinkOwner | None = None
+
+    @property
+    def fence_id(self) -> AttemptId:
+        """The fence id of the leader that has opened the sink, higher than that of every earlier leader and rewind.
+
+        A sink sends it in `open`, and with each request in `deliver`, to a target that refuses lower ones. For such a
+        refusal `deliver` raises `SinkUnavailable` with `is_fenced`.
+        """
+        assert self._owner is not None, "it is open"
+        return self._owner.fence_id
 
     @abstractmethod
     def deliver(self, keys: Sequence[str], records: pa.Table) -> None:

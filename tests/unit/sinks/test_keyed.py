@@ -9,13 +9,15 @@ import pyarrow as pa
 import pytest
 
 from sinks import KeyedSink
+from sinks.keyed import NUMBER
 from spouts import MemoryTransactionalSpout
 from tests.unit.runtime.publishing.word_sink import run
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder
+from transactional.core.ports import PublishedRecords, SinkOwner
 from transactional.core.store import Lease
 from transactional.core.store.outbox import Publication
 from transactional.errors import ConfigError, Fenced, RecordRefused, SinkUnavailable
-from transactional.model.attempt import TxId
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.runtime.engine.rewinding import plan_rewind, rewind
 from transactional.runtime.publishing.mending import set_aside
 from transactional.testing import MemoryCoordinatorStore
@@ -31,6 +33,7 @@ class Target:
         self.requests: list[str] = []
         self.refused = ""
         self.requests_max = 1_000
+        self.fence_id = 0
 
     def post(self, key: str, word: str) -> None:
         """Take a word unless its key is known."""
@@ -61,6 +64,19 @@ class PostingSink(KeyedSink):
             TARGET.post(key, word)
 
 
+class FencedSink(PostingSink):
+    """Posts with the fence id of its leader, of which the service remembers the highest."""
+
+    def open(self, owner: SinkOwner, *, has_published: bool) -> None:
+        super().open(owner, has_published=has_published)
+        TARGET.fence_id = max(TARGET.fence_id, self.fence_id)
+
+    def deliver(self, keys: Sequence[str], records: pa.Table) -> None:
+        if self.fence_id < TARGET.fence_id:
+            raise SinkUnavailable("the service knows another leader", is_fenced=True)
+        super().deliver(keys, records)
+
+
 class DyingStore(MemoryCoordinatorStore):
     """A store whose user dies before it notes a publication."""
 
@@ -78,10 +94,10 @@ def target() -> Target:
     return TARGET
 
 
-def build() -> Topology:
+def build(sink: KeyedSink | None = None) -> Topology:
     rows = [[(word,) for word in WORDS]]
     builder = TransactionalTopologyBuilder("words", "rows", MemoryTransactionalSpout(rows, "word string", take=2))
-    builder.set_sink("alerts", PostingSink()).shuffle_grouping("rows")
+    builder.set_sink("alerts", sink or PostingSink()).shuffle_grouping("rows")
     return builder.build()
 
 
@@ -120,6 +136,19 @@ def test_records_that_are_computed_again_have_other_keys(target: Target) -> None
     run(build(), store)
     assert list(target.words.values()) == [*WORDS, *WORDS[2:]]
     assert len(set(target.requests)) == len(target.requests)
+
+
+def test_a_leader_that_was_suspended_during_a_rewind_is_kept_out_by_its_fence_id(target: Target) -> None:
+    store, rows = MemoryCoordinatorStore(), pa.table({"word": ["emu"], NUMBER: [0]})
+    run(build(FencedSink()), store)
+    suspended = FencedSink()
+    suspended.open(SinkOwner("words", "alerts", "store", AttemptId(target.fence_id)), has_published=False)
+    late = PublishedRecords(Publication("run", TransactionAttempt(TxId(3), AttemptId(4))), rows)
+    suspended.publish([late])
+    rewind(build(FencedSink()), store, TxId(1), owner="operator", accepts_sent=True)
+    with pytest.raises(SinkUnavailable, match="another leader") as refused:
+        suspended.publish([late])
+    assert refused.value.is_fenced
 
 
 def test_a_store_that_was_set_back_sends_under_other_keys(target: Target) -> None:
