@@ -306,5 +306,6 @@ def test_every_topic_is_examined_and_verified(monkeypatch: pytest.MonkeyPatch) -
     assert [(checked.topic, checked.sinks) for checked in topics] == [("a", ("several",)), ("b", ("several", "one"))]
     assert notes == []
     monkeypatch.setattr(kafka_sink, "find_risks", lambda _admin, _connection, topic: [f"{topic} is at risk"])
+    monkeypatch.setattr(KafkaSink, "prepare", lambda _sink: None)
     risks = [diagnosis.what for diagnosis in examine_sinks(topology, None)]
     assert risks == ["a is at risk; b is at risk; transactional-control-words is at risk"]
