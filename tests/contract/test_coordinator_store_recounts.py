@@ -28,10 +28,10 @@ def test_attempts_are_recorded_under_ids_that_were_drawn_before(store: Store) ->
     store.recount(lease, AttemptId(0))
     commit(store, lease, 1, 2)
     commit(store, lease, 2, 5)
-    store.recount(lease, AttemptId(9))
+    store.recount(lease, AttemptId(9), store_id="recounted")
     store.release(lease)
     later = acquire(store)
-    assert (later.fence_id, later.progress.committed_txid) == (10, 2)
+    assert (later.fence_id, later.progress.committed_txid, later.store_id) == (10, 2, "recounted")
     assert later.progress.committed_batch == read(batch_of(20))
     assert store.txid_of(TOPOLOGY, "count", AttemptId(5)) == 2
 
