@@ -22,6 +22,7 @@ from sinks.delta.publisher import DeltaPublisher
 from sinks.delta.run_files import RUNS_FOLDER, attempt_of
 from sinks.delta.sweeping import paths_removed_since, sweep
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from state import MemoryMapState
 from state.delta.tables.table import open_storage
 from tests.standing_s3 import BUCKET, StandingS3
 from tests.unit.sinks.delta.landing import FIELDS, build, progress_of, rows, run
@@ -41,7 +42,8 @@ from transactional.errors import (
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.runtime.engine.rewinding import rewind
 from transactional.runtime.processing import staging
-from transactional.trident import TridentTopology
+from transactional.topology.bolts.sink_bolt import SinkBolt
+from transactional.trident import Avg, Sum, TridentTopology
 
 TOPOLOGY = pytest.mark.long("a topology runs; without one the same is done in a tenth of the time")
 
@@ -361,6 +363,19 @@ def test_a_stream_that_does_not_fit_is_refused_by_build(fields: str, options: di
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DeltaSink("events", **options)
+
+
+def test_what_a_state_stores_of_an_average_is_not_appended() -> None:
+    """The sums and counts of which a mean is made, and their earlier values, are named by no user."""
+    topology = TridentTopology("means")
+    stream = topology.new_stream("rows", MemoryTransactionalSpout([[]], "word string, n long", take=2))
+    means = stream.group_by("word").persistent_aggregate(MemoryMapState(), mean=Avg("n"), high=Sum("n"))
+    events = DeltaSink("events")
+    means.new_values(old=True).sink_to(events, name="events")
+    bolt = topology.build().component("events").bolt
+    assert isinstance(bolt, SinkBolt)
+    assert bolt.hidden_fields == {"sum_n", "count_n", "old_sum_n", "old_count_n"}
+    assert str(events._declared.fields) == "word string, high long, old_high long, mean double"
 
 
 def test_a_table_that_others_have_made_is_checked(tmp_path: Path) -> None:
