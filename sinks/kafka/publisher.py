@@ -164,18 +164,18 @@ class KafkaPublisher:
                 return True
 
     def _describe(self, message: Message, group: Sequence[PublishedRecords]) -> str:
-        """Name a refused record, by its number in its transaction unless it is the marker."""
+        """Name a refused record, by its number in its transaction unless it is the marker.
+
+        The client reports records without their headers, so of equal ones the first is named.
+        """
         place = message.topic(), message.key(), message.value()
+        place_text = f"for topic {place[0]!r} with key {place[1]!r:.100}"
         for published in group:
-            txid = published.publication.attempt.txid
-            if ("txid", str(txid).encode()) in (message.headers() or ()):
-                records = split_records(published.records, self._topic)
-                number = next((number for number, record in enumerate(records) if record[:3] == place), "?")
-                return (
-                    f"record {number} of transaction {txid}, for topic {place[0]!r} with key {place[1]!r:.100}, or one "
-                    "that was sent with it,"
-                )
-        return f"a record for topic {place[0]!r} with key {place[1]!r:.100}"
+            for number, record in enumerate(split_records(published.records, self._topic)):
+                if record[:3] == place:
+                    txid = published.publication.attempt.txid
+                    return f"record {number} of transaction {txid}, {place_text}, or one that was sent with it,"
+        return f"a record {place_text}"
 
     def _note_failure(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and error.code() != KafkaError._PURGE_QUEUE:

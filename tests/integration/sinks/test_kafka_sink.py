@@ -438,7 +438,9 @@ def test_records_that_the_topic_refuses_after_the_decision_are_set_aside(
     def refuse_words(words: list[list[tuple[str]]]) -> None:
         with monkeypatch.context() as lowered:
             lowered.setattr(KafkaPublisher, "publish", publish_with_less_room)
-            with pytest.raises(RecordRefused, match=r"sink 'alerts' can't publish .* is refused"):
+            with pytest.raises(
+                RecordRefused, match=r"sink 'alerts' can't publish transaction \d to .*: record \d of .* is refused"
+            ):
                 run_words(bootstrap, topic, tmp_path, words)
         limit_records(bootstrap, topic, 1_000_000)
 

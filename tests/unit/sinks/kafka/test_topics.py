@@ -297,7 +297,10 @@ def test_topics_of_records_are_split_off_as_columns() -> None:
     assert [record[:3] for record in split_records(records, "none")] == [("x", b"a", b"1"), ("y", b"b", b"2")]
 
 
-def test_every_topic_is_examined_and_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_topic_is_examined_and_verified(
+    described: dict[str, TopicLimits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described |= {topic: TopicLimits(topic) for topic in "ab"}
     builder = TransactionalTopologyBuilder("words", "rows", MemoryTransactionalSpout([[]], FIELDS, take=1))
     builder.set_sink("several", sink("a", "b")).shuffle_grouping("rows")
     builder.set_sink("one", KafkaSink("host:9092", "b", key="word")).shuffle_grouping("rows")
