@@ -21,7 +21,6 @@ MAY_PICKLE = {
     "transactional.runtime.executors.workers.serving": "work from the driver, over a socket that nobody else has",
     "transactional.runtime.executors.spark.executor": "a task's input, from the driver's own job",
     "transactional.runtime.tasks.tuple_routing": "a copy of a custom grouping within one process",
-    "transactional.testing.sinks.trial": "a copy of a sink within one process",
 }
 DANGEROUS = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "yaml", "jsonpickle"}
 EVALUATES = {"eval", "exec", "compile", "__import__"}
