@@ -14,7 +14,7 @@ MAY_PICKLE = {
     "transactional.runtime.sending.by_value": "how modules are sent to executors; nothing is read",
     "transactional.runtime.executors.spark.dataframes": "what tasks of a Spark job send to the driver",
     "transactional.runtime.tasks.operator_factory": "a copy of a bolt within one process",
-    "transactional.model.user_code.picklable": "whether a value can be sent; nothing is read",
+    "transactional.model.user_code.picklable": "whether a value can be sent, and a copy of it within one process",
     "transactional.runtime.tasks.pickling": "instances of bolts, from the tasks of a Spark job",
     "transactional.runtime.executors.workers.executor": "work for the driver's own processes",
     "transactional.runtime.executors.workers.pool": "the answers of the driver's own processes",
