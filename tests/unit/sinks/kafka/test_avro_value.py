@@ -122,7 +122,7 @@ def test_a_key_is_a_record_too() -> None:
     assert made.record_fields(Schema.parse("it long, text string, other long")) == Schema.parse("it long, text string")
     assert made.identity()["key"] == "avro Made"
     assert isinstance(made.form.key_part, AvroValue)
-    made.form.key_part.prepare("topic", "key")
+    made.form.key_part.prepare(["topic"], "key")
     encoded = made.encode(pa.record_batch({"it": pa.array([7], pa.int64()), "text": ["a"]})).to_pylist()
     assert encoded == [{"key": b"\0\0\0\1\2" + b"\x0e", "value": b"a"}]
     with pytest.raises(ConfigError, match="sink 'alerts'"):
