@@ -78,10 +78,13 @@ def _effects(
         newest = settlement.check(position, is_final=False)
         if isinstance(newest, Boundary) and position is not None:
             ahead = position.publication.attempt.txid
+            if sink.can_go_back:
+                sink.check_go_back()
+            effect = "is taken out" if sink.can_go_back else "stays, and what is computed again is sent again"
             yield SinkEffect(
                 f"{name}: {sink.target_name} ends with transaction {ahead}, which the store has not committed; what it "
-                f"has of transactions {txid + 1} to {ahead} stays, and what is computed again is sent again",
-                is_sent_again=True,
+                f"has of transactions {txid + 1} to {ahead} {effect}",
+                is_sent_again=not sink.can_go_back,
             )
             return
         if isinstance(newest, Publication):

@@ -60,18 +60,17 @@ def accept_position(topology: Topology, store: CoordinatorStore, name: str, txid
     that is not committed, or whose records are already deleted from the outbox.
     """
     status = _read_status(store, topology.id)
-    settled_txid = store.sinks(topology.id).get(name, SinkProgress(TxId(0))).settled_txid
-    if name in topology.sinks and topology.sinks[name].can_go_back:
-        # What waits has older attempts than the target, which takes it for published.
-        settled_txid = status.committed_txid
-    if not settled_txid <= txid <= status.committed_txid:
-        raise ConfigError(
-            f"sink {name!r} of topology {topology.id!r} can continue after transactions {settled_txid} to "
-            f"{status.committed_txid}, not after {txid}: records of earlier ones are no longer in the outbox, and "
-            "`transactional rewind` computes them again"
-        )
-    read_standing(topology, status, name)
+    progress = store.sinks(topology.id).get(name, SinkProgress(TxId(0)))
+    standing = read_standing(topology, status, name)
     sink, sink_owner = _sink_of(topology, status, name)
+    first_txid, reason = progress.settled_txid, "records of earlier ones are no longer in the outbox"
+    if sink.can_go_back and _is_ahead(standing, progress):
+        first_txid, reason = status.committed_txid, "its target, which has newer ones, takes what waits for published"
+    if not first_txid <= txid <= status.committed_txid:
+        raise ConfigError(
+            f"sink {name!r} of topology {topology.id!r} can continue after transactions {first_txid} to "
+            f"{status.committed_txid}, not after {txid}: {reason}, and `transactional rewind` computes them again"
+        )
     with _holding_lease(store, status, owner) as lease:
         try:
             fence_id = _draw_fence(store, lease, status, sink.look(sink_owner))
@@ -86,6 +85,12 @@ def accept_position(topology: Topology, store: CoordinatorStore, name: str, txid
         finally:
             sink.close()
     return standing.summary
+
+
+def _is_ahead(standing: TargetStanding, progress: SinkProgress) -> bool:
+    """Return whether a target ends with a later attempt than the store has settled."""
+    settled_id = AttemptId(0) if progress.published is None else progress.published.attempt.attempt_id
+    return standing.attempt_id is not None and standing.attempt_id > settled_id
 
 
 def _draw_fence(

@@ -76,6 +76,10 @@ def _settle(
         settlement = Settlement(store, owners[name], progress.get(name), accepts_ahead=accepts_ahead)
         newest = settlement.check(sink.position(), is_final=True)
         if isinstance(newest, Boundary):
+            [status] = store.status(lease.topology_id)
+            if status.attempt_id < newest.attempt_id:
+                # A target takes attempts that are older than its newest for published.
+                store.recount(lease, newest.attempt_id, store_id=store_id)
             store.place_sink(lease, name, newest)
         elif newest is not None:
             store.settle_sink(lease, name, newest)

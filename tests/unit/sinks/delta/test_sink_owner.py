@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from shutil import copytree, rmtree
 
@@ -13,13 +16,14 @@ from deltalake import DeltaTable
 from sinks import DeltaSink
 from sinks.delta.publisher import DeltaPublisher
 from tests.unit.sinks.delta.landing import FIELDS, build, progress_of, rows, run
-from tests.unit.sinks.delta.leaders import Leader, table_rows
+from tests.unit.sinks.delta.leaders import Leader, Row, table_rows
+from transactional.core.ports import PublishedRecords
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, RecordRefused, StoreMismatch, TopologyChanged
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TxId
 from transactional.model.schema import Schema
-from transactional.runtime.engine.rewinding import rewind
+from transactional.runtime.engine.rewinding import plan_rewind, rewind
 from transactional.runtime.publishing.mending import accept_position
 
 TOPOLOGY = pytest.mark.long("a topology runs; without one the same is done in a tenth of the time")
@@ -160,3 +164,54 @@ def test_an_older_store_is_accepted_and_each_row_is_appended_once(tmp_path: Path
     for count in (14, 16):
         run(tmp_path, rows(count))
         assert table_rows(tmp_path) == sorted(rows(count)[0], key=repr)
+
+
+@TOPOLOGY
+def test_what_waits_is_sent_to_a_table_that_has_lost_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "events/_delta_log"
+    run(tmp_path, rows(4))
+    copytree(log, tmp_path / "backup")
+    run(tmp_path, rows(8))
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaPublisher, "publish", refuse_group)
+        with pytest.raises(RecordRefused, match="the table is full"):
+            run(tmp_path, rows(12))
+    rmtree(log)
+    (tmp_path / "backup").rename(log)
+    with pytest.raises(StoreMismatch, match="the target has lost records of transactions 2 to 2"):
+        run(tmp_path, rows(12))
+    with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")) as store:
+        accept_position(build(tmp_path, rows(12)), store, "events", TxId(2), owner="operator")
+    run(tmp_path, rows(14))
+    assert table_rows(tmp_path) == sorted([*rows(4)[0], *rows(14)[0][8:]], key=repr)
+
+
+@TOPOLOGY
+def test_a_rewind_takes_out_what_the_store_has_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is a backup from the middle of the run, and counts attempts that the table has seen."""
+    publish, store_path, backup_path = DeltaPublisher.publish, tmp_path / "store.db", tmp_path / "backup.db"
+    many_rows: list[list[Row]] = [[(f"o{n}", "de", datetime(2026, 11, 27, tzinfo=UTC), n) for n in range(80)]]
+
+    def publish_after_backup(publisher: DeltaPublisher, group: Sequence[PublishedRecords]) -> None:
+        if not backup_path.exists():
+            with closing(sqlite3.connect(store_path)) as source, closing(sqlite3.connect(backup_path)) as backup:
+                source.backup(backup)
+                backup.execute("UPDATE transactional_topologies SET leased_until_ms = 0")
+                backup.commit()
+        publish(publisher, group)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaPublisher, "publish", publish_after_backup)
+        run(tmp_path, many_rows)
+    for path in tmp_path.glob("store.db*"):
+        path.unlink()
+    backup_path.rename(store_path)
+    with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")) as store:
+        [status] = store.status("landing")
+        assert status.committed_txid < 20
+        preview = plan_rewind(build(tmp_path, many_rows), store, status.committed_txid)
+        rewind(build(tmp_path, many_rows), store, status.committed_txid, owner="operator")
+    assert "which the store has not committed; what it has of transactions" in (line := "\n".join(preview.sinks))
+    assert line.endswith("to 20 is taken out")
+    run(tmp_path, many_rows)
+    assert table_rows(tmp_path) == sorted(many_rows[0], key=repr)
