@@ -154,11 +154,13 @@ class FetchedPartition:
     def take_whole(self, offsets: OffsetRange) -> Run | None:
         """Remove and return a range at the beginning of a run that has a message for each offset of it.
 
-        None for any other range, which `take` returns in pieces: this is the short way for many short ranges.
+        None for any other range, and for one that is larger than a piece: `take` returns these in pieces.
         """
         index = self._find_run(offsets.start)
         run = None if index is None else self.runs[index]
         if index is None or run is None or run.offsets.start != offsets.start:
+            return None
+        if len(offsets) > _count_piece_messages(run):
             return None
         messages = run.messages[: len(offsets)]
         if not messages or len(messages) < len(offsets) or offset_of(messages[-1]) != offsets.until - 1:

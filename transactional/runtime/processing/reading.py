@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+import pyarrow as pa
+
 from transactional.core.ports import JointRecords, PartitionReader, RefusedRecord
 from transactional.model.arrow import RecordDigest, conform
 from transactional.model.batch import Offset, OffsetRange, PartitionId, PortionRow
+from transactional.model.errors import SchemaMismatch
 from transactional.model.facts import BatchFacts
 from transactional.model.user_code.failures import guarding
 from transactional.runtime.tasks.emitting import Emitter
@@ -99,15 +102,27 @@ class SpoutReading:
         schema = emitter.streams[stream].schema
         with guarding(self._spout.id):
             for joint_batch, counts in records:
-                ends = [f"{partition} {offsets}" for partition, offsets in (ranges[counts[n][0]] for n in (0, -1))]
-                self._faults.reading = " to ".join(dict.fromkeys(ends))
-                for batch in conform(joint_batch, schema, component=emitter.component):
+                batches = conform(joint_batch, schema, component=emitter.component)
+                self._check_counts(batches, counts)
+                for batch in batches:
+                    ends = [f"{partition} {offsets}" for partition, offsets in (ranges[counts[n][0]] for n in (0, -1))]
+                    self._faults.reading = " to ".join(dict.fromkeys(ends))
                     start = 0
                     for number, count in counts:
                         digests[number].add(batch.slice(start, count) if count < batch.num_rows else batch)
                         start += count
                     emitter.emit_batch(batch, stream=stream)
         self._faults.reading = ""
+
+    def _check_counts(self, batches: Sequence[pa.RecordBatch], counts: Sequence[tuple[int, int]]) -> None:
+        """Raise `SchemaMismatch` unless the reader has counted the rows of one record batch, which digests go by."""
+        counted_rows, rows = sum(count for _, count in counts), [batch.num_rows for batch in batches]
+        if rows != ([counted_rows] if counted_rows else []):
+            raise SchemaMismatch(
+                f"the reader of {self._spout.id!r} counts {counted_rows} rows of its ranges in a record batch of "
+                f"{' and '.join(map(str, rows or [0]))} rows; read_together yields a record batch with the position of "
+                "each of its ranges, in order, and how many rows are of it"
+            )
 
     def _emit_range(
         self,

@@ -14,6 +14,7 @@ from state.memory import MemoryMapState
 from tests.unit.attempts import FIRST, everything
 from tests.unit.fakes import builder
 from transactional.model.batch import OffsetRange, PartitionId
+from transactional.model.errors import BoltFailed
 from transactional.runtime.executors.local import LocalExecutor
 
 
@@ -51,3 +52,30 @@ def test_ranges_that_are_read_together_have_a_digest_each(*, with_checksum: bool
     assert executor.run(FIRST, batch).digests == one_by_one.digests
     assert len(received) == 2 * 3
     assert sum(count for _, count in received) == sum(map(len, notes.values()))
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([(0, 2)], "'spout' counts 2 rows of its ranges in a record batch of 3 rows"),
+        ([(0, 2), (1, 2)], "counts 4 rows of its ranges in a record batch of 3 rows"),
+        ([], "counts 0 rows of its ranges in a record batch of 3 rows"),
+    ],
+)
+def test_wrong_counts_of_a_reader_are_an_error(counts: list[tuple[int, int]], message: str) -> None:
+    class Miscounting(MemoryPartitionReader):
+        def read_together(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> Any:
+            [first] = self.read(*ranges[0])
+            yield first.slice(0, 0), []
+            yield first, counts
+
+    rows = {0: [("cat",)] * 3, 1: [("dog",)] * 3}
+    spout = MemoryTransactionalSpout(rows, "word string", take=10)
+    made = builder(spout)
+    made.set_committer_bolt("count", MemoryMapState("word").count()).fields_grouping("spout", "word")
+    topology = made.build()
+    executor = LocalExecutor(topology)
+    wrong_spout = replace(executor.program.spout, reader=Miscounting(rows, spout.output))
+    executor.program = replace(executor.program, spout=wrong_spout)
+    with pytest.raises(BoltFailed, match=message):
+        executor.run(FIRST, everything(topology))

@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
 from spouts.kafka.clients.cluster import KafkaConnection
+from spouts.kafka.clients.fetched import PIECE_RECORDS_MAX, FetchedPartition
 from spouts.kafka.clients.pool import UNSHARED_MAX, ConsumerPool, consumer_pool
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import output_schema
@@ -231,6 +233,15 @@ def test_a_range_that_is_read_elsewhere_is_not_taken_from_its_reader(monkeypatch
         assert pool.take_whole(ONE, ranges) == []
         assert sum(map(len, consumer.read(*ranges[0]))) == 10
     assert pool.take_whole(ONE, ranges) == []
+
+
+@pytest.mark.parametrize(("records", "bytes_"), [(PIECE_RECORDS_MAX + 1, 10), (9, 1024 * 1024)])
+def test_a_range_that_is_larger_than_a_piece_is_not_taken_whole(records: int, bytes_: int) -> None:
+    value = b"x" * bytes_
+    buffer = FetchedPartition(partition(0), 0)
+    buffer.add([Message(topic="t", partition=0, offset=offset, value=value) for offset in range(2 * records)])
+    assert buffer.take_whole(span(0, records)) is None
+    assert 0 < len(buffer.take(span(0, records)).messages) < records
 
 
 def test_a_translator_gets_the_records_of_one_partition() -> None:
