@@ -181,7 +181,7 @@ class RecordForm:
         return (*(() if self.key_part is None else (self.key_part,)), self.value_part, *self.headers.values())
 
     def _check(self, columns: Mapping[str, pa.Array], topics: _RowTopics) -> None:
-        if columns[KEY].null_count:
+        if self.key_part is not None and columns[KEY].null_count:  # without one no topic of the sink is compacted
             is_refused = pc.and_(pc.is_null(columns[KEY]), topics.spread(lambda topic: topic.is_compacted, pa.bool_()))
             if pc.any(is_refused).as_py():
                 row = _first_true_row(is_refused)

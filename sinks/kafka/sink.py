@@ -98,11 +98,6 @@ class KafkaSink(Sink):
         admin = self._admin()
         self._cluster_id = cluster_id(admin, self.connection)
         self._limits = self._read_limits(admin)
-        for topic in self._limits:
-            if topic.is_compacted and self.form.key_part is None:
-                raise ConfigError(
-                    f"topic {topic.topic!r} is compacted, which refuses records without keys: KafkaSink needs key="
-                )
         for role, part in ((KEY, self.form.key_part), (VALUE, self.form.value_part)):
             if isinstance(part, AvroValue):
                 part.prepare(self.topics, role)
@@ -180,7 +175,14 @@ class KafkaSink(Sink):
         return AdminClient(self.connection.settings({}))
 
     def _read_limits(self, admin: AdminClient) -> list[TopicLimits]:
-        return [read_limits(admin, self.connection, topic) for topic in self.topics]
+        """Return the limits of the topics. Raises `ConfigError` for one that takes no record of this sink."""
+        limits = [read_limits(admin, self.connection, topic) for topic in self.topics]
+        for topic in limits:
+            if topic.is_compacted and self.form.key_part is None:
+                raise ConfigError(
+                    f"topic {topic.topic!r} is compacted, which refuses records without keys: KafkaSink needs key="
+                )
+        return limits
 
     def _check_limits(self, limits: Sequence[TopicLimits]) -> None:
         """Keep the limits, in the order of the topics, unless there are some.

@@ -215,7 +215,13 @@ def test_limits_of_each_topic_have_to_stay(described: dict[str, TopicLimits]) ->
 def test_a_compacted_topic_needs_keys(described: dict[str, TopicLimits]) -> None:
     with pytest.raises(ConfigError, match="topic 'large' is compacted, which refuses records without keys"):
         sink(key=None).prepare()
-    KafkaSink("host:9092", "small", value="word").prepare()
+    with pytest.raises(ConfigError, match="topic 'large' is compacted, which refuses records without keys"):
+        sink(key=None).look(SinkOwner("words", "alerts", "store"))
+    keyless = KafkaSink("host:9092", "small", value="word")
+    keyless.prepare()
+    described["small"] = replace(SMALL, is_compacted=True)
+    with pytest.raises(ConfigError, match="topic 'small' is compacted, which refuses records without keys"):
+        keyless.look(SinkOwner("words", "alerts", "store"))
 
 
 class NumberingRegistry:
