@@ -131,19 +131,22 @@ def test_a_sink_forwards_as_avro_what_our_spout_reads_unless_the_registry_refuse
     departures.write("first", "with one more")
     source, target = departures.topic, new_topic(departures.bootstrap)
     registry = Registry(departures.registry.url, timeout_ms=1_000)
+    key_schema = json.dumps({"type": "record", "name": "Key", "fields": [CARRIER]})
 
     def forward(default: str | None, subject: str | None = None) -> None:
         fields = [CARRIER, {"name": "delay", "type": ["null", "long"], "default": default}]
         schema = json.dumps({"type": "record", "name": "Departure", "fields": fields})
         spout = OpaqueKafkaSpout(departures.bootstrap, [source], translator=AvroTranslator(registry, READ))
         builder = TransactionalTopologyBuilder(f"forward-{target}", "departures", spout)
-        key = AvroValue(json.dumps({"type": "record", "name": "Key", "fields": [CARRIER]}), registry)
+        key = AvroValue(key_schema, registry)
         sink = KafkaSink(departures.bootstrap, target, key=key, value=AvroValue(schema, registry, subject=subject))
         builder.set_sink("alerts", sink).shuffle_grouping("departures")
         store = f"sqlite:///{departures.folder}/forward.db"
         run_topology(builder.build(), store=store, master="none", config={"stop_when_drained": True})
 
     forward(None)
+    AvroValue(key_schema, registry).prepare([source, target], "key")  # refused if subjects had ids of their own
+    assert registry.register(f"{source}-key", key_schema) == registry.register(f"{target}-key", key_schema)
     with pytest.raises(ConfigError, match=r"the schema registry refuses what .* got"):
         forward("no number", subject=f"{target}-wrong")
     departures.topic = target
