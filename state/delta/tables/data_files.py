@@ -131,7 +131,11 @@ class FileWriter:
         self._name, self.rows = folder + new_data_file(), 0
         self._footers = list[parquet.FileMetaData]()
         self._sink = DigestingSink(storage.open_output_stream(self._name))
-        self._writer = table_writer(self._sink, schema, footers=self._footers)
+        try:
+            self._writer = table_writer(self._sink, schema, footers=self._footers)
+        except OSError:
+            self._delete()
+            raise
 
     def write(self, rows: pa.Table) -> None:
         """Append rows, which may have more columns. Raises `OSError`, `ArrowException`."""
@@ -151,8 +155,13 @@ class FileWriter:
 
     def undo(self) -> None:
         """Delete the file, whether it is complete or not."""
-        with suppress(OSError):
+        # After a failed write pyarrow raises `RuntimeError`, since the file has no footer.
+        with suppress(OSError, RuntimeError):
             self._writer.close()
+        self._delete()
+
+    def _delete(self) -> None:
+        with suppress(OSError):
             self._sink.close()
         with suppress(FileNotFoundError):
             self._storage.delete_file(self._name)

@@ -26,9 +26,10 @@ from state.delta.write import entry as commit
 from state.delta.write.durable import TableDisk
 from state.delta.write.entry import may_have_been_written
 from state.rows.columns import StateColumns
-from tests.contract.states import OWNER, Place, content, counts
+from tests.contract.states import OWNER, Place, content, counts, write_by_files
+from tests.file_limit import files_up_to
 from tests.integration.delta.test_rewriting import VALUES
-from transactional.errors import ConfigError, TableUnfit
+from transactional.errors import ConfigError, OperatingError, TableUnfit
 from transactional.model import schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
@@ -340,6 +341,24 @@ class TestHandle:
         assert (handle.delta_version, handle.version()) == (version, 1)
         handle.refresh()
         assert (handle.delta_version, handle.version()) == (version + 1, 9)
+
+
+@pytest.mark.parametrize("bytes_max", [0, 100])
+@pytest.mark.parametrize("way", ["small", "file by file", "log"])
+def test_a_disk_that_takes_no_more_is_named_and_no_file_is_left(
+    place: Place, monkeypatch: pytest.MonkeyPatch, way: str, bytes_max: int
+) -> None:
+    """A limit of the process stands in for a full disk: the file can't be begun, or not be written."""
+    words = opened(place, layout="log" if way == "log" else "merge")
+    words.merge(place.attempt(1, 1), counts({"a": 1}))
+    if way == "file by file":
+        write_by_files(monkeypatch)
+    files = set(place.folder.rglob("*.parquet"))
+    with files_up_to(bytes_max), pytest.raises(OperatingError, match="File too large"):
+        words.merge(place.attempt(2, 2), counts({"a": 1}))
+    assert set(place.folder.rglob("*.parquet")) == files
+    words.merge(place.attempt(2, 3), counts({"a": 1}))
+    assert content(words) == {"a": 2}
 
 
 @pytest.mark.parametrize("layout", ["merge", "log"])
