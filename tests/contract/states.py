@@ -17,7 +17,6 @@ from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
 from state.redis.state import RedisMapState
-from state.rows.python_rows import check_unique
 from state.sql.state import SqlMapState
 from transactional.core.ports import STAGEABLE, Partials, State, StateKind
 from transactional.core.ports.expiry import Expiry
@@ -112,7 +111,6 @@ class StagedMapState(DeltaMapState):
         if stager is None or not partials.table.num_rows or not STAGEABLE.issuperset(partials.combine.values()):
             return partials
         rows = self.declared.rows(self.owner).from_partials(partials)
-        check_unique(rows, self.key.names, self.declared.table)
         other, less = rows, rows
         for name, how in partials.combine.items():
             if how == "sum":

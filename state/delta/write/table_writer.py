@@ -99,14 +99,14 @@ class TableWriter(ABC):
         self, attempt_id: AttemptId, attempt: TransactionAttempt | None, horizons: ExpiryHorizons | None = None
     ) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
-        table, current = self.table, self.table.current
+        table = self.table
         table.disk.settle()
         if horizons is not None:
             settle_expiry(table)
         if not self._writes_entries:
             return commit_nothing(table, as_attempt(table, attempt_id, attempt, horizons))
         try:
-            nothing = Replacement(unchanged=current.files, rows=current.rows)
+            nothing = Replacement(unchanged=table.current.files, rows=table.current.rows)
             return commit_attempt(table, nothing, attempt_id, attempt, horizons)
         except OSError as error:
             raise write_refused_error(table.location, error) from None
