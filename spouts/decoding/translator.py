@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spouts.kafka.records import FIELD_TYPES
-from spouts.kafka.translators import Translator
+from spouts.kafka.translators import LeftOut, Translator
 from spouts.registry.client import Registry
 from spouts.registry.framing import Part, unframed, without_rows
 from spouts.registry.schemas import RegisteredSchema, SchemaId
@@ -60,12 +60,17 @@ class DecodingTranslator(Translator):
         """Return the records' fields as columns."""
         return self._translated(records, self._decode(records))
 
-    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
-        """Return the records' fields as columns, and the records that can't be read, with `on_error="dead_letter"`."""
+    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, LeftOut]:
+        """Return the records' fields as columns, and the positions of the records that can't be read.
+
+        With `on_error="dead_letter"` these are refused, with `"skip"` skipped.
+        """
         decoded = self._decode(records)
-        refused = decoded.bad if self.sets_aside else ()
-        reasons = [(position, self._explain(records, decoded, position)) for position in refused]
-        return self._translated(records, decoded), reasons
+        positions = decoded.bad if self.skips_records else ()
+        left_out = [
+            (position, self._explain(records, decoded, position) if self.sets_aside else None) for position in positions
+        ]
+        return self._translated(records, decoded), left_out
 
     def with_facts(self, facts: Collection[str]) -> Self:
         """Return a copy for a batch that has recorded these schema ids as unknown."""
@@ -82,6 +87,11 @@ class DecodingTranslator(Translator):
     def skips_records(self) -> bool:
         """True if a record may make no tuple."""
         return self._on_error in ("dead_letter", "skip")
+
+    @property
+    def can_mix_partitions(self) -> bool:
+        """True: a tuple depends on its record alone."""
+        return True
 
     def _translated(self, records: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
         bad, batch = decoded.bad, decoded.batch

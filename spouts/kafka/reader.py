@@ -7,8 +7,11 @@ without an error.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
 from typing import Any, Self
 
 import pyarrow as pa
@@ -86,22 +89,35 @@ class KafkaPartitionReader(PartitionReader):
         for messages in self._read_messages(partition, offsets):
             yield from self._make_tuples(messages, partition)
 
-    def read_together(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> Iterator[JointRecords] | None:
-        """Yield the records of several ranges in common record batches. None with a translator, which takes the records
-        of one partition at a time."""
-        return None if self.translator is not None else self._read_together(ranges)
+    def read_together(
+        self, ranges: Sequence[tuple[PartitionId, OffsetRange]]
+    ) -> Iterator[JointRecords | RefusedRecord] | None:
+        """Yield the records of several ranges in common record batches, with a translator those of one topic. None if
+        the translator takes the records of one partition at a time."""
+        can_mix = self.translator is None or self.translator.can_mix_partitions
+        return self._read_together(ranges) if can_mix else None
 
-    def _read_together(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> Iterator[JointRecords]:
+    def _read_together(
+        self, ranges: Sequence[tuple[PartitionId, OffsetRange]]
+    ) -> Iterator[JointRecords | RefusedRecord]:
+        topics = groupby(ranges, lambda requested: self.translator and requested[0].source)
+        first = 0
+        for ranges_of_topic in ([*group] for _, group in topics):
+            for part in self._read_topic(ranges_of_topic):
+                yield part if isinstance(part, RefusedRecord) else _shift(part, first)
+            first += len(ranges_of_topic)
+
+    def _read_topic(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> Iterator[JointRecords | RefusedRecord]:
         messages, counts, size = list[Message](), list[tuple[int, int]](), 0
         for number, piece, piece_size in self._read_ranges(ranges):
             messages += piece
             counts.append((number, len(piece)))
             size += piece_size
             if len(messages) >= _JOINT_RECORDS or size >= PIECE_BYTES_MAX:
-                yield self._make_joint_records(messages, counts, ranges)
+                yield from self._make_joint_tuples(messages, counts, ranges)
                 messages, counts, size = [], [], 0
         if messages:
-            yield self._make_joint_records(messages, counts, ranges)
+            yield from self._make_joint_tuples(messages, counts, ranges)
 
     def _read_ranges(
         self, ranges: Sequence[tuple[PartitionId, OffsetRange]]
@@ -117,14 +133,30 @@ class KafkaPartitionReader(PartitionReader):
                     yield number, messages, estimate_bytes(messages)
                 number += 1
 
-    def _make_joint_records(
+    def _make_joint_tuples(
         self,
         messages: list[Message],
         counts: list[tuple[int, int]],
         ranges: Sequence[tuple[PartitionId, OffsetRange]],
-    ) -> JointRecords:
+    ) -> Iterator[JointRecords | RefusedRecord]:
         origins = [(ranges[number][0], count) for number, count in counts]
-        return _make_records(messages, self.output, origins), counts
+        if self.translator is None:
+            yield _make_records(messages, self.output, origins), counts
+            return
+        records = _make_records(messages, record_schema(self.translator.fields), origins)
+        batch, left_out = self.translator.translate_or_refuse(records)
+        ends = [*accumulate(count for _, count in counts)]
+        if batch.num_rows + len(left_out) != len(messages):  # it has skipped records, and does not say which
+            for (number, count), end in zip(counts, ends, strict=True):
+                for part in self._make_tuples(messages[end - count : end], ranges[number][0]):
+                    yield part if isinstance(part, RefusedRecord) else (part, [(number, part.num_rows)])
+            return
+        places = [bisect_right(ends, position) for position, _ in left_out]
+        missing = Counter(places)
+        yield batch, [(number, count - missing[place]) for place, (number, count) in enumerate(counts)]
+        for place, (position, reason) in zip(places, left_out, strict=True):
+            if reason is not None:
+                yield RefusedRecord(_as_letter(messages[position], origins[place][0]), reason)
 
     def with_facts(self, facts: Collection[str]) -> Self:
         """Return a reader whose translator uses the recorded facts."""
@@ -178,10 +210,17 @@ class KafkaPartitionReader(PartitionReader):
     ) -> Iterator[pa.RecordBatch | RefusedRecord]:
         assert self.translator is not None
         records = records.select(list(self.translator.fields))
-        batch, refused = self.translator.translate_or_refuse(records)
+        batch, left_out = self.translator.translate_or_refuse(records)
         yield batch
-        for position, reason in refused:
-            yield RefusedRecord(make_letter(position), reason)
+        for position, reason in left_out:
+            if reason is not None:
+                yield RefusedRecord(make_letter(position), reason)
+
+
+def _shift(records: JointRecords, first: int) -> JointRecords:
+    """Return the records with the positions of their ranges counted from `first`."""
+    batch, counts = records
+    return batch, [(number + first, count) for number, count in counts] if first else counts
 
 
 def _make_records(messages: list[Message], fields: Schema, origins: Origins) -> pa.RecordBatch:

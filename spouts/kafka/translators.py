@@ -24,6 +24,9 @@ from transactional.model.schema import Schema
 
 _COMPONENT = "translator"
 
+LeftOut = Sequence[tuple[int, str | None]]
+"""The positions of records that make no tuple, ascending: each with the reason if it is refused, None if skipped."""
+
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
@@ -41,7 +44,8 @@ class Translator(ABC):
     def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Return the tuples of records of one partition, in order: at most one for each, in the columns of `output`.
 
-        `records` has the columns `fields`, in the types of a record's fields: key and value are binary.
+        With `can_mix_partitions` the records are of several partitions of one topic. `records` has the columns
+        `fields`, in the types of a record's fields: key and value are binary.
         """
 
     def check_topic(self, topic: str) -> None:  # noqa: B027 - optional
@@ -61,8 +65,17 @@ class Translator(ABC):
         """False if each record makes a tuple: none is skipped or set aside."""
         return True
 
-    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
-        """Return the tuples as `translate` does, and the refused records: their positions in `records`, and reasons."""
+    @property
+    def can_mix_partitions(self) -> bool:
+        """True if records of several partitions of one topic can be translated together, which is quicker if each
+        partition has few: a tuple depends on its record alone. By default they are not."""
+        return False
+
+    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, LeftOut]:
+        """Return the tuples as `translate` does, and the positions of records in `records` that make none.
+
+        A refused record has a reason and becomes a dead letter; a skipped one has None, or need not be named.
+        """
         return self.translate(records), ()
 
 
@@ -125,7 +138,7 @@ class SimpleTranslator(Translator):
         """True with `on_error="dead_letter"`: a record that can't be translated becomes a dead letter."""
         return self._on_error == "dead_letter"
 
-    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
+    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, LeftOut]:
         """Return the function's tuples, and the records that it can't translate."""
         try:
             return self.translate(records), ()
@@ -238,6 +251,11 @@ class ByTopicTranslator(Translator):
         return any(translator.skips_records for translator in self._translators)
 
     @property
+    def can_mix_partitions(self) -> bool:
+        """True if each of the translators can."""
+        return all(translator.can_mix_partitions for translator in self._translators)
+
+    @property
     def _translators(self) -> list[Translator]:
         return [*self._routes.values(), *([self._default] if self._default else [])]
 
@@ -245,7 +263,7 @@ class ByTopicTranslator(Translator):
         """Return the tuples that the topic's translator makes."""
         return self._translator_of(records).translate(records.select(list(self._translator_of(records).fields)))
 
-    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
+    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, LeftOut]:
         """Return the tuples that the topic's translator makes, and the records that it refuses."""
         return self._translator_of(records).translate_or_refuse(
             records.select(list(self._translator_of(records).fields))

@@ -22,6 +22,7 @@ from spouts import (
     TransactionalKafkaSpout,
 )
 from spouts.decoding.translator import DecodingTranslator
+from spouts.kafka.translators import LeftOut
 from spouts.kafka_admin import create_topic
 from spouts.local_registry import register
 from tests.integration.kafka_topics import put
@@ -79,7 +80,7 @@ class Source(ABC):
 class Ungarbling(DecodingTranslator):
     """The translator of a mended release."""
 
-    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
+    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, LeftOut]:
         place = records.schema.get_field_index("value")
         values = [value.removeprefix(GARBLED.encode()) for value in records.column(place).to_pylist()]
         return super().translate_or_refuse(

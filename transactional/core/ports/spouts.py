@@ -91,8 +91,10 @@ class PartitionReader(OverridesChecked, ABC):
         default nothing is fetched ahead.
         """
 
-    def read_together(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> Iterator[JointRecords] | None:
-        """Yield the records of these ranges as `read` does, in this order, but several ranges in one record batch.
+    def read_together(
+        self, ranges: Sequence[tuple[PartitionId, OffsetRange]]
+    ) -> Iterator[JointRecords | RefusedRecord] | None:
+        """Read these ranges as `read_or_refuse` does, in this order, but yield several of them in one record batch.
 
         All partitions are of one stream. None, the default: the ranges are read one by one.
         """

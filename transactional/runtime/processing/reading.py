@@ -95,13 +95,22 @@ class SpoutReading:
             self._emit_range(digest, stream, partition, offsets, metadata)
 
     def _emit_together(
-        self, stream: str, ranges: Sequence[Range], digests: Sequence[RecordDigest], records: Iterator[JointRecords]
+        self,
+        stream: str,
+        ranges: Sequence[Range],
+        digests: Sequence[RecordDigest],
+        records: Iterator[JointRecords | RefusedRecord],
     ) -> None:
-        """Emit record batches of several ranges, and add to the digest of each range its own rows."""
+        """Emit record batches of several ranges, and add to the digest of each range its own rows. Refused records are
+        set aside."""
         emitter = self._emitter
         schema = emitter.streams[stream].schema
         with guarding(self._spout.id):
-            for joint_batch, counts in records:
+            for part in records:
+                if isinstance(part, RefusedRecord):
+                    self._set_aside(part, stream)
+                    continue
+                joint_batch, counts = part
                 batches = conform(joint_batch, schema, component=emitter.component)
                 self._check_counts(batches, counts)
                 for batch in batches:

@@ -47,6 +47,8 @@ class Cluster:
     burst: int = 7
     clients: list[Client] = field(default_factory=list)
     before_connecting: Callable[[], object] = lambda: None
+    value_of: Callable[[int, int], Any] | None = None
+    """Makes the value of a record from its partition and its offset."""
 
     @classmethod
     def of(cls, *ends: int, every: int = 1, **options: Any) -> Cluster:
@@ -126,8 +128,8 @@ class Client:
         if offsets:
             self.at[index] = offsets[-1] + 1
             self.delivered_records += len(offsets)
-            value = b"x" * self.cluster.bytes
-            return [Message(topic="t", partition=index, offset=each, value=value) for each in offsets]
+            value_of = self.cluster.value_of or (lambda _, __: b"x" * self.cluster.bytes)
+            return [Message(topic="t", partition=index, offset=each, value=value_of(index, each)) for each in offsets]
         self.at[index] = log.end
         self._ended.add(index)
         return [Message(topic="t", partition=index, offset=log.end, error=KafkaError(KafkaError._PARTITION_EOF))]

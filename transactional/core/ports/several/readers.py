@@ -50,7 +50,9 @@ class SeveralReaders(PartitionReader):
         reader, own_partition = self._reader(partition)
         return reader.read_or_refuse(own_partition, offsets, metadata)
 
-    def read_together(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> Iterator[JointRecords] | None:
+    def read_together(
+        self, ranges: Sequence[tuple[PartitionId, OffsetRange]]
+    ) -> Iterator[JointRecords | RefusedRecord] | None:
         """Read with the reader of the stream that these partitions have in common."""
         [reader] = {id(reader): reader for reader, _ in map(self._reader, (p for p, _ in ranges))}.values()
         return reader.read_together([(split_stream_name(partition)[1], offsets) for partition, offsets in ranges])

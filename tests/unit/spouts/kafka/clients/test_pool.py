@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -176,6 +177,12 @@ ALL_FIELDS = output_schema(
 )
 
 
+def read_together(reader: KafkaPartitionReader, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> list[Any]:
+    records = reader.read_together(ranges)
+    assert records is not None
+    return list(records)
+
+
 @pytest.mark.parametrize(("every", "batches"), [(1, 5), (2, 3)])
 def test_short_ranges_share_record_batches(every: int, batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 64 ranges with 156 offsets, all of which or half of which hold a record."""
@@ -183,7 +190,7 @@ def test_short_ranges_share_record_batches(every: int, batches: int, monkeypatch
     consumer_pool().close()
     reader = KafkaPartitionReader(ONE, ALL_FIELDS)
     ranges = [(partition(index, f"t#{index % 3}"), span(10, 166)) for index in range(64)]
-    joint = list(reader.read_together(ranges) or ())
+    joint = read_together(reader, ranges)
     assert len(joint) == batches
     rows = [row for batch, _ in joint for row in batch.to_pylist()]
     assert rows == [row for each in ranges for batch in reader.read(*each) for row in batch.to_pylist()]
@@ -196,7 +203,7 @@ def test_a_range_of_large_records_is_spread_over_record_batches(monkeypatch: pyt
     Cluster.of(*[20] * 9, bytes=1024 * 1024).install(monkeypatch)
     consumer_pool().close()
     ranges = [(partition(index), span(0, 20)) for index in range(9)]
-    joint = list(KafkaPartitionReader(ONE, ALL_FIELDS).read_together(ranges) or ())
+    joint = read_together(KafkaPartitionReader(ONE, ALL_FIELDS), ranges)
     assert max(batch.num_rows for batch, _ in joint) < 30
     assert sum(batch.num_rows for batch, _ in joint) == 9 * 20
     consumer_pool().close()
@@ -217,7 +224,7 @@ def test_what_was_fetched_ahead_is_taken_without_a_lease(monkeypatch: pytest.Mon
     for start in range(0, 200, 20):
         ranges = [(partition(index), span(start, start + 20)) for index in range(64)]
         reader.expect(ranges)
-        rows = [row["offset"] for batch, _ in reader.read_together(ranges) or () for row in batch.to_pylist()]
+        rows = [row["offset"] for batch, _ in read_together(reader, ranges) for row in batch.to_pylist()]
         assert rows == [*range(start, start + 20)] * 64
     assert len(leases) < 20, "of 640 ranges"
     consumer_pool().close()
