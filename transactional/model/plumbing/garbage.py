@@ -54,7 +54,7 @@ def exclude_survivors() -> None:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let this process keep up to 64 MiB that it has freed, if the C library is glibc.
+    """Let this process keep up to 64 MiB that it has freed in each arena of its allocator, if that is glibc's.
 
     By default glibc returns the memory of many small blocks to the kernel as soon as they are freed, and takes it again
     page by page. That was a third of the time in which Kafka's client takes the records of a transaction. The threshold

@@ -50,7 +50,8 @@ def _check_override(kind: type, name: str, override: FunctionType, declared_meth
     if isinstance(declared_method, property):
         raise ConfigError(f"{kind.__name__}.{name} is read as a property: write @property above it {place}")
     parameters = list(inspect.signature(declared_method).parameters.values())
-    own_signature = inspect.signature(override)
+    # That of the method as it is called: a decorator may pass it further arguments.
+    own_signature = inspect.signature(override, follow_wrapped=False)
     try:
         for required_only in (False, True):
             passed = [p for p in parameters if p.default is p.empty or not required_only]

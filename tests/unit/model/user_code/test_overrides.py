@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -110,3 +111,19 @@ def test_other_names_and_further_options_are_accepted() -> None:
         def post(self) -> None: ...  # type: ignore[override]
 
     assert issubclass(Slowest, OverridesChecked)
+
+
+def with_connection(method: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any) -> None:
+        method(self, "a connection", *arguments)
+
+    return call
+
+
+def test_a_decorator_may_pass_further_arguments() -> None:
+    class Post(KeyedSink):
+        @with_connection
+        def deliver(self, connection: str, keys: Any, records: Any) -> None: ...
+
+    assert issubclass(Post, OverridesChecked)
