@@ -118,7 +118,8 @@ class Sink(OverridesChecked, ABC):
     def identity(self) -> Mapping[str, Any]:
         """The target of a prepared sink and the form of its records, for the fingerprint of a topology.
 
-        A mapping with the name `topics` may gain entries in a later run. Everything else has to stay.
+        A mapping with the name `topics` may gain entries in a later run, and `table_id` is left out while a table does
+        not exist. Everything else has to stay.
         """
 
     @abstractmethod

@@ -134,7 +134,8 @@ class Relay:
         if len(self._reopened_at_ms) >= REOPENED_MAX:
             raise OperatingError(
                 f"sink {self.sink_id!r} was fenced {REOPENED_MAX} times within {REOPENED_WITHIN_MS // 60_000} minutes, "
-                "although this process leads: something else uses its transactional id"
+                "although this process leads: something else publishes as this sink, or its target knows a leader of a "
+                "newer store"
             )
         self._reopen()
         if not self._was_slow:
