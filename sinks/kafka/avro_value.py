@@ -30,6 +30,8 @@ class AvroValue:
     """
 
     def __init__(self, schema: str, registry: SchemaRegistry, *, subject: str | None = None) -> None:
+        if not isinstance(schema, str):
+            raise ConfigError(f"AvroValue takes a schema as text: pass json.dumps(schema); got {schema!r:.100}")
         try:
             declaration = json.loads(schema)
             self._names = [str(member["name"]) for member in declaration["fields"]]

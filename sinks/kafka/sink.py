@@ -201,7 +201,8 @@ class KafkaSink(Sink):
 def _topic_names(topic: str | None, topics: Sequence[str], topic_field: str | None) -> tuple[str, ...]:
     """Return the topics of a sink. Raises `ConfigError` for none, and for a list of topics without a field."""
     is_list = not isinstance(topics, str) and all(isinstance(name, str) for name in topics)
-    if not is_list or not (topic is None) == bool(topics) == (topic_field is not None):
+    is_name = isinstance(topic, str | None)
+    if not (is_list and is_name) or not (topic is None) == bool(topics) == (topic_field is not None):
         raise ConfigError(
             "KafkaSink takes a topic, or topics=['a', 'b'], a list, with topic_field=, the field that names one of "
             f"them; got topic={topic!r}, topics={topics!r}, topic_field={topic_field!r}"

@@ -150,7 +150,8 @@ class Stream(Operations):
             return self._then(self._look_up_static(state, on, output, when))
         if not isinstance(state, TridentState):
             raise ConfigError(
-                f"state_query takes a state that persistent_aggregate or the like returned; got {state!r}"
+                "state_query takes a state that persistent_aggregate or the like returned, or a table that was "
+                f"declared by static_state; got {state!r}"
             )
         declarations = self._declarations
         if state.declarations is not (declarations.queried or declarations):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -179,10 +180,16 @@ def test_what_the_schema_does_not_take_is_a_bad_tuple(
 
 
 @pytest.mark.parametrize(
-    ("schema", "registry"), [("{}", OneRegistry()), ("[", OneRegistry()), (record("int"), "http:")]
+    ("schema", "registry", "message"),
+    [
+        ("{}", OneRegistry(), "AvroValue takes the JSON of an Avro record"),
+        ("[", OneRegistry(), "AvroValue takes the JSON of an Avro record"),
+        ({"type": "record"}, OneRegistry(), "AvroValue takes a schema as text: pass json.dumps(schema)"),
+        (record("int"), "http:", "AvroValue takes a registry such as"),
+    ],
 )
-def test_what_is_no_schema_or_no_registry_is_refused(schema: str, registry: SchemaRegistry) -> None:
-    with pytest.raises(ConfigError, match="AvroValue takes"):
+def test_what_is_no_schema_or_no_registry_is_refused(schema: str, registry: SchemaRegistry, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
         AvroValue(schema, registry)
 
 

@@ -101,6 +101,8 @@ def test_what_its_topic_would_refuse_is_a_bad_tuple(rows: list[tuple[Any, ...]],
         ({"topics": ["a", "b", "a"], "topic_field": "target"}, "topics= has 'a' twice"),
         ({"topics": ["a", ""], "topic_field": "target"}, "a topic is empty"),
         ({"topic": ""}, "a topic is empty"),
+        ({"topic": ["a", "b"]}, "KafkaSink takes a topic, or"),
+        ({"topic": str.lower}, "KafkaSink takes a topic, or"),
     ],
 )
 def test_topics_that_are_not_declared_well_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -218,6 +218,10 @@ MISTAKES: dict[str, tuple[Callable[[TridentTopology, Stream], Any], str]] = {
         lambda t, s: t.static_state(cast("Any", "users")),
         "takes a table such as StaticDeltaTable",
     ),
+    "not declared": (
+        lambda t, s: s.state_query(cast("Any", Versions("x"))),
+        "or a table that was declared by static_state; got ",
+    ),
     "twice": (
         lambda t, s: (t.static_state(Versions("x")), t.static_state(Versions("x", Schema.parse("w long")))),
         "static_state: x is declared twice",

@@ -124,7 +124,7 @@ def two() -> tuple[TridentTopology, Stream, TridentState]:
 MISTAKES: dict[str, tuple[Callable[[TridentTopology, Stream, TridentState], Any], str]] = {
     "no state": (
         lambda t, s, c: s.state_query("counts"),  # type: ignore[arg-type]
-        "state_query takes a state that persistent_aggregate or the like returned; got 'counts'",
+        "state_query takes a state that persistent_aggregate or the like returned, or a table that was declared by",
     ),
     "another type": (
         lambda t, s, c: s.state_query(c, on="n"),
