@@ -128,8 +128,14 @@ class Relays:
         with suppress(StoreUnavailable):
             for line in self.read_unsent():
                 _log.warning("%s; the next run sends them", line)
-        for sink in (*self.sinks.values(), *self._sending_sinks):
-            sink.close()
+        self._close_sinks()
+
+    def _close_sinks(self) -> None:
+        """Close all sinks at the same time: each may wait for work under way, and the lease is not renewed any more."""
+        sinks = [*self.sinks.values(), *self._sending_sinks]
+        pool = DaemonPool(len(sinks), "closing")
+        pool.run_concurrently([sink.close for sink in sinks])
+        pool.shutdown()
 
     def read_unsent(self) -> list[str]:
         """Return a line for each sink with transactions that are committed and not published."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,6 +31,7 @@ from transactional.errors import (
     StoreUnavailable,
 )
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
 from transactional.operations.cli.output.statuses import describe_sinks
 from transactional.runtime.publishing import relay, relays
@@ -65,6 +67,14 @@ def test_a_drained_run_has_published_everything(target: Target) -> None:
     run(build(), store)
     assert sorted(target.published) == PUBLISHED
     assert store.sinks("words")["alerts"].waiting == 0
+
+
+def test_sinks_are_closed_at_the_same_time(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    both_close = threading.Barrier(2, timeout=10)
+    monkeypatch.setattr(WordSink, "close", lambda sink: both_close.wait())
+    sinks = {"alerts": WordSink("words"), "copies": WordSink("other")}
+    relays.Relays(sinks, MemoryCoordinatorStore(), TopologyConfig(), PayloadFolder(None)).close(0)
+    assert not both_close.broken
 
 
 def test_commits_wait_for_a_sink_that_is_behind(
