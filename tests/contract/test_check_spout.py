@@ -22,7 +22,12 @@ from tests.contract.wrong_spouts import (
 from transactional.errors import ConfigError
 from transactional.testing import SPOUT_CASES, check_spout
 
-NO_OFFSETS = {"the_lag_counts_unread_records", "a_range_is_read_in_parts", "offsets_are_those_of_the_records"}
+NO_OFFSETS = {
+    "the_lag_counts_unread_records",
+    "a_range_is_read_in_parts",
+    "offsets_are_those_of_the_records",
+    "ranges_that_are_read_together_keep_their_tuples",
+}
 NO_LIMIT = {"batches_keep_a_limit"}
 NO_REPLAY = {"an_opaque_replay_is_planned_again"}
 NO_PARTITIONS = {"a_partition_joins_later", "a_partition_that_is_away_keeps_its_position"}

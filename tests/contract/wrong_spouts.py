@@ -283,11 +283,24 @@ class CountingReader(MemoryPartitionReader):
             yield batch, pa.array([number + 1 for number in numbers.to_pylist()])
 
 
+class JoiningReader(RangeReader):
+    """Counts each range with the rows of the next one."""
+
+    def read_together(self, ranges: Any) -> Any:
+        parts = [(number, part) for number, some in enumerate(ranges) for part in self.read(*some)]
+        counts = [(len(ranges) - 1 - number, part.num_rows) for number, part in parts]
+        yield pa.Table.from_batches([part for _, part in parts]).combine_chunks().to_batches()[0], counts
+
+
 class WholePartition(MemoryTransactionalSpout):
     reader_class: ClassVar[Any] = RangeReader
 
     def reader(self) -> Any:
         return self.reader_class(self._partitions, self.output)
+
+
+class CountsOfAnother(WholePartition):
+    reader_class = JoiningReader
 
 
 class SilentRanges(WholePartition):
@@ -421,6 +434,7 @@ WRONG: dict[type, str] = {
     FromTheStart: "records_come_once_in_order",
     LosesReplays: "an_opaque_replay_is_planned_again",
     WholePartition: "a_range_is_read_in_parts",
+    CountsOfAnother: "ranges_that_are_read_together_keep_their_tuples",
     SilentRanges: "a_range_beyond_the_end_is_an_error",
     CountedFromOne: "offsets_are_those_of_the_records",
     IdentityWithAPath: "the_identity_is_that_of_the_source",

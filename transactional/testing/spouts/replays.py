@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from itertools import islice
 
+from transactional.core.ports import RefusedRecord
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange
 from transactional.model.errors import BatchLost, OperatingError
 from transactional.testing.cases.register import BrokenPromise, NotOffered
-from transactional.testing.spouts.trial import SpoutTrial, case, read_rows
+from transactional.testing.spouts.trial import Rows, SpoutTrial, case, read_rows
 
 
 @case
@@ -160,6 +162,28 @@ def a_range_is_read_in_parts(trial: SpoutTrial) -> None:
     parts = [OffsetRange(offsets.start, middle), OffsetRange(middle, offsets.until)]
     rows = [row for part in parts for row in read_rows(process.spout, reader.read(partition, part, metadata))]
     trial.check_equal("the parts", rows, process.read(batch)[partition])
+
+
+@case
+def ranges_that_are_read_together_keep_their_tuples(trial: SpoutTrial) -> None:
+    """A reader that reads several ranges in one record batch says which tuples are of which range."""
+    process = trial.open()
+    trial.append_to_all(4)
+    batch = process.plan_some()
+    ranges = list(batch.non_empty())
+    records = process.spout.reader().read_together(ranges)
+    if records is None:
+        raise NotOffered("the reader reads one range after the other")
+    trial.note("a task reads all ranges together")
+    rows: Rows = {partition: [] for partition, _ in ranges}
+    for part in records:
+        if isinstance(part, RefusedRecord):
+            continue
+        tuples = iter(read_rows(process.spout, part[:1]))
+        for number, count in part[1]:
+            rows[ranges[number][0]] += islice(tuples, count)
+        trial.check_equal("tuples of no range", list(tuples), [])
+    trial.check_equal("the tuples of each range", rows, process.read(batch))
 
 
 @case
