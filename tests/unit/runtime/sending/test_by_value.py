@@ -75,7 +75,7 @@ def test_a_module_goes_by_value_with_those_that_it_uses(neighbours: Neighbours) 
 def test_a_bolts_class_and_those_that_it_inherits_from_go_by_value(neighbours: Neighbours) -> None:
     neighbours.module("ours_base", "from transactional import BasicBolt\nclass Base(BasicBolt): ...\n")
     bolts: Any = neighbours.module(
-        "ours_class", "from ours_base import Base\nclass Mine(Base):\n    def execute(self, row): ...\n"
+        "ours_class", "from ours_base import Base\nclass Mine(Base):\n    def execute(self, row, collector): ...\n"
     )
     assert sent({"bolt": bolts.Mine()}) == ["ours_class", "ours_base"]
 
