@@ -114,7 +114,9 @@ class KafkaSink(Sink):
         return sum_checksums(staged)
 
     def address(self) -> SinkAddress:
-        return SinkAddress("kafka", self.topics, self.connection.bootstrap_servers, dict(self.connection.options))
+        options = dict(self.connection.options)
+        by_field = self.form.topic is not None
+        return SinkAddress("kafka", self.topics, self.connection.bootstrap_servers, options, by_field)
 
     def risks(self, topology_id: str) -> Iterator[str]:
         admin = self._admin()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
@@ -26,10 +26,13 @@ _OPEN_S: Final = 45.0
 
 @dataclass(frozen=True, slots=True)
 class CheckedTopic:
-    """A topic, the sinks of one topology that publish to it, and the cluster that has it."""
+    """A topic, the sinks of one topology that publish to it, and the cluster that has it.
+
+    Of each sink it is said whether its records name their topic: then the store's checksums have the topic as well.
+    """
 
     topic: str
-    sinks: tuple[str, ...]
+    sinks: Mapping[str, bool]
     cluster: KafkaSource
 
 
@@ -55,9 +58,11 @@ class StepBack:
 class SinkRecords:
     """The records of one sink in a topic, summed up by the attempt in their headers.
 
-    `first_attempts` has the attempt of the first record of each partition that has one.
+    `topic` is its name, if it is part of the checksums. `first_attempts` has the attempt of the first record of each
+    partition that has one.
     """
 
+    topic: bytes | None = None
     counts: Counter[int] = field(default_factory=Counter)
     checksums: Counter[int] = field(default_factory=Counter)
     txids: dict[int, set[int]] = field(default_factory=dict)
@@ -65,10 +70,12 @@ class SinkRecords:
     steps_back: list[StepBack] = field(default_factory=list)
     _last_attempts: dict[int, int] = field(default_factory=dict)
 
-    def add(self, partition: int, offset: int, txid: int, attempt_id: int, checksum: int) -> None:
-        """Add a record in the order of its partition."""
+    def add(
+        self, partition: int, offset: int, txid: int, attempt_id: int, record: tuple[bytes | None, bytes | None]
+    ) -> None:
+        """Add a record, as key and value, in the order of its partition."""
         self.counts[attempt_id] += 1
-        self.checksums[attempt_id] += checksum
+        self.checksums[attempt_id] += checksum_of(*record, *(() if self.topic is None else (self.topic,)))
         self.txids.setdefault(attempt_id, set()).add(txid)
         self.first_attempts.setdefault(partition, attempt_id)
         previous_id = self._last_attempts.get(partition, attempt_id)
@@ -93,7 +100,7 @@ class TopicRecords:
         except (KeyError, TypeError, ValueError):
             self.foreign_count += 1
         else:
-            sink_records.add(partition, offset, txid, attempt_id, checksum_of(*record))
+            sink_records.add(partition, offset, txid, attempt_id, record)
 
 
 def compute_sink_id(topology_id: str, sink: str, store_id: str) -> bytes:
@@ -105,10 +112,10 @@ def compute_sink_id(topology_id: str, sink: str, store_id: str) -> bytes:
     return sha256(path.encode()).hexdigest()[:8].encode()
 
 
-def checksum_of(key: bytes | None, content: bytes | None) -> int:
-    """Return the CRC-32 of key and content, each after its length in four bytes, which is -1 if there is none."""
+def checksum_of(*parts: bytes | None) -> int:
+    """Return the CRC-32 of the parts of a record, each after its length in four bytes, which is -1 if there is none."""
     checksum = 0
-    for part in (key, content):
+    for part in parts:
         length = -1 if part is None else len(part)
         checksum = crc32(part or b"", crc32(length.to_bytes(4, "big", signed=True), checksum))
     return checksum
@@ -135,9 +142,12 @@ def read_end(checked: CheckedTopic) -> TopicEnd:
         consumer.close()
 
 
-def read_records(checked: CheckedTopic, end: TopicEnd, sink_ids: Iterable[bytes]) -> TopicRecords:
-    """Read all committed records up to an end, those of some sinks apart. Raises `SourceUnreadable`."""
-    records = TopicRecords({sink_id: SinkRecords() for sink_id in sink_ids})
+def read_records(checked: CheckedTopic, end: TopicEnd, sinks: Mapping[bytes, str]) -> TopicRecords:
+    """Read all committed records up to an end, those of the sinks with these ids apart. Raises `SourceUnreadable`."""
+    topic = checked.topic.encode()
+    records = TopicRecords(
+        {sink_id: SinkRecords(topic if checked.sinks[sink] else None) for sink_id, sink in sinks.items()}
+    )
     consumer = _create_consumer(checked.cluster, "read_committed")
     places = [
         TopicPartition(checked.topic, partition, start) for partition, (start, until) in end.ranges.items() if until

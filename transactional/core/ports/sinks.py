@@ -61,6 +61,8 @@ class PublishedRecords:
 class SinkAddress:
     """The place of published records, for readers without the sink.
 
+    With `is_chosen_by_records` each record names its target, which is part of its checksum.
+
     `format` is `"kafka"`, with the topics as `targets`, the brokers' addresses as `uri`, and librdkafka's `options`; or
     `"delta"`, with the column of the transaction as the one target, the table as `uri`, and delta-rs' `options`.
     """
@@ -69,6 +71,7 @@ class SinkAddress:
     targets: Sequence[str]
     uri: str
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    is_chosen_by_records: bool = False
 
 
 class Sink(OverridesChecked, ABC):

@@ -70,7 +70,7 @@ def appended_tables(topology: Topology) -> list[AppendedTable]:
 
 def checked_topics(topology: Topology) -> tuple[list[CheckedTopic], list[str]]:
     """Return the topics of a topology's sinks, and a note for each sink that can't be checked."""
-    sinks_by_topic: dict[tuple[str, str], list[str]] = defaultdict(list)
+    sinks_by_topic: dict[tuple[str, str], dict[str, bool]] = defaultdict(dict)
     addresses: dict[tuple[str, str], SinkAddress] = {}
     notes = [
         f"sink {name!r} sends at least once, and its records name no transaction: {sink.target_name} was not checked"
@@ -83,10 +83,10 @@ def checked_topics(topology: Topology) -> tuple[list[CheckedTopic], list[str]]:
         if address is None or address.format != "kafka":
             continue
         for topic in address.targets:
-            sinks_by_topic[address.uri, topic].append(name)
+            sinks_by_topic[address.uri, topic][name] = address.is_chosen_by_records
             addresses[address.uri, topic] = address
     topics = [
-        CheckedTopic(topic, tuple(sinks_by_topic[uri, topic]), KafkaSource(uri, address.options))
+        CheckedTopic(topic, sinks_by_topic[uri, topic], KafkaSource(uri, address.options))
         for (uri, topic), address in addresses.items()
     ]
     return topics, notes

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sinks.kafka.checksums import sum_checksums
-from sinks.kafka.record_encoding import KEY, VALUE
+from sinks.kafka.record_encoding import KEY, TOPIC, VALUE
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.attempt import AttemptId
 from verifier.evidence.findings import Findings, Kind, Report
@@ -35,15 +36,19 @@ RECORDS: tuple[Record, ...] = (
 ATTEMPTS = {1: (1, "committed"), 2: (2, "failed"), 3: (2, "committed"), 4: (3, "committed"), 5: (4, "committed")}
 
 
-def stored(committed: Iterable[Record] = RECORDS, **changes: object) -> Publications:
-    """What a store has after it has committed these records, with checksums of the sink's own code."""
-    rows: dict[int, list[Record]] = {}
-    for record in committed:
-        rows.setdefault(record[1], []).append(record)
+def stored(committed: Iterable[Record] = RECORDS, topics: Sequence[str] = (), **changes: object) -> Publications:
+    """What a store has after it has committed these records, with checksums of the sink's own code.
+
+    `topics` are those that the records name, if they do.
+    """
+    rows: dict[int, list[tuple[Record, str | None]]] = {}
+    for record, topic in zip_longest(committed, topics):
+        rows.setdefault(record[1], []).append((record, topic))
     counted = {}
     for attempt_id, part in rows.items():
-        keys, values = (pa.array([record[place] for record in part], pa.binary()) for place in (2, 3))
-        counted[attempt_id] = StoredRecords(len(part), sum_checksums(pa.table({KEY: keys, VALUE: values})))
+        keys, values = (pa.array([record[place] for record, _ in part], pa.binary()) for place in (2, 3))
+        columns = {KEY: keys, VALUE: values} | ({TOPIC: pa.array([topic for _, topic in part])} if topics else {})
+        counted[attempt_id] = StoredRecords(len(part), sum_checksums(pa.table(columns)))
     store = Publications(4, "store", ATTEMPTS, {"alerts": counted}, {}, {}, {})
     return replace(store, **changes)  # type: ignore[arg-type]
 
@@ -62,10 +67,13 @@ class Topic:
     sinks: tuple[str, ...] = ("alerts",)
     others: tuple[bytes, ...] = ()
     name: str = "alerts"
+    is_named: bool = False
+    """Records name their topic."""
 
     def read(self) -> ReadTopic:
         ids = {sink.encode(): sink for sink in self.sinks}
-        records = TopicRecords({sink_id: SinkRecords() for sink_id in ids})
+        topic = self.name.encode() if self.is_named else None
+        records = TopicRecords({sink_id: SinkRecords(topic) for sink_id in ids})
         for offset, (txid, attempt_id, key, value) in enumerate(self.records):
             headers = [("txid", b"%d" % txid), ("attempt", b"%d" % attempt_id)]
             for sink in (*self.others, b"alerts"):
@@ -155,7 +163,7 @@ def test_records_of_others_are_passed_over() -> None:
 def test_topics_are_not_checked_for_a_store_without_an_id(tmp_path: Path) -> None:
     with closing(SqlCoordinatorStore(url := f"sqlite:///{tmp_path}/store.db")) as store:
         store.recount(store.acquire("words", {}, owner="owner", lease_ms=1_000), AttemptId(9))
-    report = check_sinks(url, "words", [CheckedTopic("alerts", ("alerts",), KafkaSource("localhost:1"))])
+    report = check_sinks(url, "words", [CheckedTopic("alerts", {"alerts": False}, KafkaSource("localhost:1"))])
     assert (report.findings, len(report.notes)) == ((), 1)
 
 
@@ -195,6 +203,19 @@ def test_records_of_a_transaction_are_counted_over_all_topics_of_their_sink() ->
         [finding] = checked_together(*by_topic(*records)).findings
         place = f"topics 'first', 'second', sink 'alerts', transaction {txid}"
         assert (finding.kind, finding.where) == (kind, place)
+
+
+def test_a_record_in_the_other_topic_of_its_sink_is_found() -> None:
+    """Each transaction has its records, in a topic of its sink; two of them are in the wrong one."""
+    store = stored(topics=["first", "first", "first", "second", "second"])
+    first, second = (replace(topic, is_named=True) for topic in by_topic(*RECORDS))
+    assert checked_together(first, second, store=store).counts == {}
+    first.records[2], second.records[0] = second.records[0], first.records[2]
+    [finding] = checked_together(first, second, store=store).findings
+    assert (finding.kind, finding.where) == (
+        Kind.WRONG_PUBLICATION,
+        "topics 'first', 'second', sink 'alerts', transaction 2",
+    )
 
 
 def test_each_topic_of_a_sink_has_an_order_and_limits_of_its_own() -> None:
