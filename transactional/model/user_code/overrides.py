@@ -54,10 +54,10 @@ def _check_override(kind: type, name: str, override: FunctionType, declared_meth
     own_signature = inspect.signature(override, follow_wrapped=False)
     try:
         for required_only in (False, True):
-            passed = [p for p in parameters if p.default is p.empty or not required_only]
-            keywords = {p.name: None for p in passed if p.kind is p.KEYWORD_ONLY}
+            arguments = [p for p in parameters if p.default is p.empty or not required_only]
+            keywords = {p.name: None for p in arguments if p.kind is p.KEYWORD_ONLY}
             own_signature.bind(
-                *(p for p in passed if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)), **keywords
+                *(p for p in arguments if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)), **keywords
             )
     except TypeError as error:
         raise ConfigError(
